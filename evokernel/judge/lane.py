@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from ..records import Admission, Config, Kernel, Screen, Verdict
+from ..channel import Channel, ChannelClosed, ChannelTimeout, Message
+from ..codec import Json, decode, encode
+from ..errors import ArchiveError, EvokernelError, JudgeError, ModelError, TaskError, UsageError
+from ..records import Admission, Config, Kernel, Screen, Task, Verdict
+from ..runner.processes import kill_tree
+from .capture import Capture
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_OWN_PHASES_S = {"start": 120.0, "truth": 600.0, "baselines": 600.0, "ready": 60.0}
+_JUDGING_S = 900.0
+_ERRORS = {e.__name__: e for e in (TaskError, JudgeError, ModelError, ArchiveError, UsageError)}
+_DOING = {"import": "importing the task file", "init": "constructing Model", "inputs": "get_inputs()", "forward": "Model.forward"}
 
 
 class Judge(Protocol):
@@ -35,5 +51,161 @@ class Judge(Protocol):
             JudgeError: as for `judge`.
         """
 
+    def restart(self) -> None:
+        """End the judge process and start a fresh one with new seeds before the next request; the task must be unchanged then."""
+
     def close(self) -> None:
         """End the judge process and everything below it. Safe to call twice."""
+
+
+@dataclass(frozen=True)
+class LaneSettings:
+    """How a lane's judge process is started.
+
+    `environ`: the environment the task file sees, less what looks like a secret. `phase_limit_s`: how long importing the task,
+    constructing the module, get_inputs and forward may take each. `force`: judge a task that admission refuses, marked for ever.
+    """
+
+    task: str
+    target: str
+    cache: Path
+    environ: Mapping[str, str]
+    phase_limit_s: float = 60.0
+    force: bool = False
+
+
+class Lane:
+    """The real Judge: a process of its own that is killed with everything below it when it hangs, and started again when it dies.
+
+    Args:
+        on_phase: told what the judge is doing now ("import", "truth", "baselines" ...).
+    """
+
+    def __init__(self, settings: LaneSettings, on_phase: Callable[[str], None] = lambda _: None) -> None:
+        self._settings = settings
+        self._on_phase = on_phase
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._capture: Capture | None = None
+        self._admission: Admission | None = None
+
+    def describe(self) -> Task:
+        """The task as it loads, before any check; raises as `admit` does."""
+        self._start()
+        try:
+            return decode(Task, self._ask({"op": "describe"}, _OWN_PHASES_S["start"]))
+        finally:
+            self._stop()
+
+    def admit(self) -> Admission:
+        if self._process is None:
+            self._start()
+            self._admit()
+        assert self._admission is not None
+        return self._admission
+
+    def judge(self, kernel: Kernel, *, incumbent_us: float | None = None) -> Verdict:
+        request = {"op": "judge", "kernel": encode(kernel), "incumbent_us": incumbent_us}
+        return decode(Verdict, self._persistent(request))
+
+    def screen(self, kernel: Kernel, configs: Sequence[Config]) -> list[Screen]:
+        request = {"op": "screen", "kernel": encode(kernel), "configs": list(configs)}
+        return [decode(Screen, s) for s in self._persistent(request)]
+
+    def restart(self) -> None:
+        self._stop()
+
+    def close(self) -> None:
+        self._stop()
+
+    def printed(self) -> str:
+        """What the task printed so far, control characters made visible."""
+        return self._capture.text() if self._capture else ""
+
+    def _persistent(self, request: Message) -> Json:
+        """Ask; if the judge dies of it, ask a fresh one once more."""
+        for last in (False, True):
+            self.admit()
+            try:
+                return self._ask(request, _JUDGING_S)
+            except JudgeError:
+                self._stop()
+                if last:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _start(self) -> None:
+        settings = self._settings
+        self._channel, theirs = Channel.pair()
+        self._capture = Capture()
+        environ = {k: v for k, v in settings.environ.items() if not _SECRET.search(k)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "evokernel.judge", str(theirs.fileno())],
+            env=environ, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=self._capture.write_fd, stderr=self._capture.write_fd,
+            start_new_session=True,
+        )  # fmt: skip
+        theirs.close()
+        self._capture.started()
+        self._channel.send({
+            "task": settings.task, "target": settings.target, "cache": str(settings.cache), "force": settings.force,
+            "check": self._admission is None, "environ": environ,
+        })  # fmt: skip
+
+    def _admit(self) -> None:
+        try:
+            admission = decode(Admission, self._ask({"op": "admit"}, _OWN_PHASES_S["start"]))
+        except BaseException:
+            self._stop()
+            raise
+        if self._admission and admission.task.id != self._admission.task.id:
+            self._stop()
+            raise TaskError("the task file changed while it was being judged; start a new run for the new version")
+        self._admission = self._admission or admission
+
+    def _ask(self, request: Message, limit_s: float) -> Json:
+        """One request and its answer. Phases it passes through set the limit anew, each its own."""
+        channel = self._channel
+        assert channel is not None
+        phase = "start"
+        try:
+            channel.send(request)
+            while "phase" in (reply := channel.receive(limit_s)):
+                phase = str(reply["phase"])
+                limit_s = _OWN_PHASES_S.get(phase, self._settings.phase_limit_s)
+                self._on_phase(phase)
+        except ChannelTimeout:
+            self._stop()
+            raise self._hung(phase, limit_s) from None
+        except ChannelClosed:
+            tail = self.printed()[-1500:].strip()
+            self._stop()
+            what = _DOING.get(phase)
+            where = f" while {what}" if what else ""
+            message = f"the judge process ended{where}." + (f" It last printed:\n{tail}" if tail else "")
+            raise (TaskError if what else JudgeError)(message) from None
+        if "error" in reply:
+            raise _error(reply)
+        return reply["result"]
+
+    def _hung(self, phase: str, limit_s: float) -> EvokernelError:
+        if phase in _DOING:
+            return TaskError(
+                f"{_DOING[phase]} did not finish within {limit_s:.0f} s; it and everything it started were killed. "
+                "Make it quicker, or give it longer with --task-timeout SECONDS"
+            )
+        return JudgeError(f"the judge did not answer within {limit_s:.0f} s (phase {phase}) and was killed; run the command again")
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            kill_tree(process.pid)
+            process.wait()
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+
+def _error(reply: Message) -> EvokernelError:
+    if reply["error"] == "TaskError":
+        return TaskError(reply["message"], refused=bool(reply["refused"]))
+    return _ERRORS.get(reply["error"], JudgeError)(reply["message"])

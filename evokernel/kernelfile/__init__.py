@@ -7,9 +7,14 @@
 See docs/kernel-file.md for the format.
 """
 
+from .gpus import shipped_gpu, shipped_gpus
 from .identity import make_kernel, normalise
 from .parse import KernelFile, KernelFileError, parse
 from .plan import resolve
+from .renaming import rename
 from .tunables import space, with_defaults
 
-__all__ = ["KernelFile", "KernelFileError", "make_kernel", "normalise", "parse", "resolve", "space", "with_defaults"]
+__all__ = [
+    "KernelFile", "KernelFileError", "make_kernel", "normalise", "parse", "rename", "resolve", "shipped_gpu", "shipped_gpus", "space",
+    "with_defaults",
+]  # fmt: skip

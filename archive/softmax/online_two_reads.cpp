@@ -1,0 +1,123 @@
+// Online softmax: one pass keeps a running maximum and a rescaled sum a chunk, a second pass reads the row again from cache and recomputes exp.
+// No row buffer, so rows of any length; non-temporal stores.
+//
+// @tune CHUNK = 1024 in 256 512 1024 2048
+// @tune STREAM = true in false true
+// @tune UNROLL = 4 in 2 4
+// @require x.contiguous
+// @const COLUMNS = x.shape[-1]
+// @require COLUMNS >= 8
+// @launch softmax_rows(x, out, x.numel // COLUMNS)
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef float vec __attribute__((vector_size(32)));
+constexpr int LANES = 8;
+
+static inline vec splat(float a) { return vec{} + a; }
+
+static inline vec load(const float* p) {
+  vec v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+
+static inline void store(float* p, vec v, bool stream) {
+#if defined(__AVX__)
+  if (stream) return _mm256_stream_ps(p, (__m256)v);
+#endif
+  memcpy(p, &v, sizeof v);
+}
+
+// Streaming stores are weakly ordered; a thread makes its own visible before it ends.
+static inline void drain() {
+#if defined(__AVX__)
+  _mm_sfence();
+#endif
+}
+
+static inline vec load_part(const float* p, int n, float fill) {
+  vec v = splat(fill);
+  memcpy(&v, p, n * sizeof(float));
+  return v;
+}
+
+static inline vec larger(vec a, vec b) { return a > b ? a : b; }
+
+static inline float total(vec v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
+
+static inline float highest(vec v) {
+  float m = v[0];
+  for (int i = 1; i < LANES; ++i) m = v[i] > m ? v[i] : m;
+  return m;
+}
+
+// exp(x) for x <= 0 within about one ulp; results below the smallest normal number become 0.
+static inline vec exp_nonpositive(vec x) {
+  typedef int32_t ivec __attribute__((vector_size(32)));
+  const vec low = splat(-87.33f), shifter = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to an integer
+  const vec y = larger(x, low);
+  const vec t = y * 1.44269504f + shifter, n = t - shifter;
+  const vec r = y - n * 0.693359375f + n * 2.12194440e-4f;
+  vec p = r * 1.395171725e-3f + 8.369598410e-3f;
+  p = p * r + 4.166618728e-2f;
+  p = p * r + 1.666651289e-1f;
+  p = p * r + 5.0e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const vec power = (vec)(((ivec)t << 23) + (127 << 23));
+  return x < low ? splat(0.0f) : p * power;
+}
+
+static inline float chunk_maximum(const float* p, int n) {
+  vec m[UNROLL];
+  for (int u = 0; u < UNROLL; ++u) m[u] = splat(-__builtin_inff());
+  int j = 0;
+  for (; j + UNROLL * LANES <= n; j += UNROLL * LANES)
+    for (int u = 0; u < UNROLL; ++u) m[u] = larger(m[u], load(p + j + u * LANES));
+  for (; j < n; j += LANES) m[0] = larger(m[0], load_part(p + j, n - j < LANES ? n - j : LANES, -__builtin_inff()));
+  for (int u = 1; u < UNROLL; ++u) m[0] = larger(m[0], m[u]);
+  return highest(m[0]);
+}
+
+static inline float chunk_sum(const float* p, int n, float maximum) {
+  vec s[UNROLL];
+  for (int u = 0; u < UNROLL; ++u) s[u] = splat(0.0f);
+  int j = 0;
+  for (; j + UNROLL * LANES <= n; j += UNROLL * LANES)
+    for (int u = 0; u < UNROLL; ++u) s[u] += exp_nonpositive(load(p + j + u * LANES) - maximum);
+  for (; j < n; j += LANES) s[0] += exp_nonpositive(load_part(p + j, n - j < LANES ? n - j : LANES, -__builtin_inff()) - maximum);
+  for (int u = 1; u < UNROLL; ++u) s[0] += s[u];
+  return total(s[0]);
+}
+
+static inline void write_row(const float* row, float* to, float maximum, float scale, bool stream) {
+  int j = 0;
+  for (; j + LANES <= COLUMNS; j += LANES) store(to + j, exp_nonpositive(load(row + j) - maximum) * scale, stream);
+  const vec rest = exp_nonpositive(load_part(row + j, COLUMNS - j, 0.0f) - maximum) * scale;
+  memcpy(to + j, &rest, (COLUMNS - j) * sizeof(float));
+}
+
+void softmax_rows(const float* x, float* out, int64_t rows) {
+  const bool stream = STREAM && COLUMNS % LANES == 0 && (uintptr_t)out % sizeof(vec) == 0;
+#pragma omp parallel
+  {
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < rows; ++i) {
+      const float* row = x + i * COLUMNS;
+      float maximum = chunk_maximum(row, COLUMNS < CHUNK ? COLUMNS : CHUNK), sum = 0.0f;
+      for (int j = 0; j < COLUMNS; j += CHUNK) {
+        const int n = COLUMNS - j < CHUNK ? COLUMNS - j : CHUNK;
+        const float here = chunk_maximum(row + j, n);
+        if (here > maximum) {
+          sum *= exp_nonpositive(splat(maximum - here))[0];
+          maximum = here;
+        }
+        sum += chunk_sum(row + j, n, maximum);
+      }
+      write_row(row, out + i * COLUMNS, maximum, 1.0f / sum, stream);
+    }
+    drain();
+  }
+}

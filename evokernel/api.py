@@ -1,0 +1,156 @@
+"""The two main jobs as functions: what the command line calls, and what `evokernel.evolve` and `evokernel.judge` are.
+
+This and the command line are the only places that read the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import targets
+from .archive.runs import RunSettings
+from .archive.shipped import import_shipped, shipped_root
+from .archive.store import Archive
+from .errors import UsageError
+from .judge.lane import Lane, LaneSettings
+from .kernelfile import KernelFileError, make_kernel
+from .records import Kernel, Verdict
+from .search.run import RunResult, Watcher, resume, run_search
+
+DEFAULT_CANDIDATES = 40
+Phase = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Session:
+    """Where things are kept and how a task is treated, the same for every job.
+
+    `archive`: the archive file (None: the user's own). `task_timeout_s`: the limit on each part of the task's own code. `force`:
+    judge a task that admission refuses; it stays marked.
+    """
+
+    archive: Path | None = None
+    task_timeout_s: float = 60.0
+    force: bool = False
+    on_phase: Phase = lambda _: None
+
+
+def data_folder() -> Path:
+    """The user's folder for the archive (XDG base directory specification)."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "evokernel"
+
+
+def cache_folder() -> Path:
+    """The user's folder for what can be made again: builds, baseline times."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evokernel"
+
+
+@contextmanager
+def open_archive(path: Path | None = None) -> Iterator[Archive]:
+    """The archive file, created if need be, with the shipped stepping stones in it.
+
+    Raises:
+        ArchiveError: it cannot be opened.
+    """
+    file = path or data_folder() / "archive.db"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with Archive(file) as archive:
+        root = shipped_root()
+        if root:
+            import_shipped(archive, root)
+        yield archive
+
+
+def choose_target(name: str) -> targets.Target:
+    """The target of that name, or for "auto" the first that this machine can run.
+
+    Raises:
+        UsageError: no such target, or it cannot run here; the message says what is missing.
+    """
+    candidates = targets.names() if name == "auto" else (name,)
+    missing = []
+    for candidate in candidates:
+        target = targets.get(candidate)
+        why = target.available()
+        if why is None:
+            return target
+        missing.append(f"{candidate}: {why}")
+    raise UsageError("no target can run here. " + "; ".join(missing))
+
+
+@contextmanager
+def open_lane(task: str | Path, target: str, session: Session) -> Iterator[Lane]:
+    """A judge for one task, ended at the end."""
+    settings = LaneSettings(
+        task=str(task), target=target, cache=cache_folder(), environ=dict(os.environ), phase_limit_s=session.task_timeout_s, force=session.force
+    )
+    lane = Lane(settings, session.on_phase)
+    try:
+        yield lane
+    finally:
+        lane.close()
+
+
+def read_kernel(path: str | Path) -> Kernel:
+    """A kernel file; its ending says for which target.
+
+    Raises:
+        UsageError: no such file, not text, or no known ending.
+    """
+    file = Path(path)
+    endings = {targets.get(n).suffix: n for n in targets.names()}
+    if file.suffix not in endings:
+        raise UsageError(f"{file}: a kernel file ends in {' or '.join(endings)}")
+    try:
+        return make_kernel(file.read_bytes().decode("utf-8"), endings[file.suffix])
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, KernelFileError) as error:
+        raise UsageError(f"{file} is not a kernel file: {error}") from error
+
+
+def evolve(task: str | Path, settings: RunSettings | None = None, session: Session | None = None, on_event: Watcher | None = None) -> RunResult:
+    """Search for a faster kernel of a task file.
+
+    Args:
+        task: a Python file in KernelBench format, or `DIR:level/number`.
+        settings: what the run may spend; its target must be one that runs here (default: 40 candidates on the first that does).
+
+    Raises:
+        UsageError, TaskError, JudgeError, ArchiveError: see errors.py; the run is stored up to there.
+    """
+    session = session or Session()
+    settings = settings or RunSettings(target=choose_target("auto").name, candidates=DEFAULT_CANDIDATES)
+    with open_archive(session.archive) as archive, open_lane(task, settings.target, session) as lane:
+        return run_search(archive, lane, settings, on_event)
+
+
+def resume_run(run_id: str, session: Session | None = None, on_event: Watcher | None = None) -> RunResult:
+    """Go on with a run that was interrupted or killed.
+
+    Raises:
+        UsageError: no such run. Otherwise as `evolve`.
+    """
+    session = session or Session()
+    with open_archive(session.archive) as archive:
+        row = next((r for r in archive.runs() if r.id.startswith(run_id)), None)
+        if row is None:
+            raise UsageError(f"there is no run {run_id!r}; `evokernel archive runs` lists them")
+        with open_lane(archive.task(row.task_id).path, row.target, session) as lane:
+            return resume(archive, lane, row.id, on_event)
+
+
+def judge(kernel: str | Path, task: str | Path, session: Session | None = None) -> Verdict:
+    """The verdict of one kernel file on one task file.
+
+    Raises:
+        UsageError, TaskError, JudgeError: see errors.py. What is wrong with the kernel is in the verdict.
+    """
+    read = read_kernel(kernel)
+    target = choose_target(read.target)
+    with open_lane(task, target.name, session or Session()) as lane:
+        return lane.judge(read)

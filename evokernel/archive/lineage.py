@@ -1,0 +1,89 @@
+"""Lineage: how a kernel came about, as a networkx DAG from its first drafts down to it.
+
+Nodes are kernel ids with `task` (name or None), `speedup_low` and `fitness` (None where unverified). Edges run from parent to child with
+`operator`, `model` (None without one) and `gain`: child's minus parent's lower bound of log speedup, both on the child's task and device, None
+where one of them was not verified there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import networkx as nx
+
+from ..errors import UsageError
+from ..records import Status
+from .database import Database
+
+_ANCESTORS = (
+    "WITH RECURSIVE line(id) AS (SELECT ? UNION SELECT e.parent FROM edges e JOIN line ON e.child = line.id) "
+    "SELECT e.child, e.parent, a.operator, a.model FROM line JOIN edges e ON e.child = line.id LEFT JOIN attempts a ON a.seq = e.attempt"
+)
+_VERIFIED = (
+    "SELECT v.task_id, v.device, v.speedup_low, t.name FROM verdicts v JOIN builds b ON b.id = v.build_id JOIN tasks t ON t.id = v.task_id "
+    f"WHERE b.kernel_id = ? AND v.status = '{Status.VERIFIED}' ORDER BY v.speedup_low"
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the way to a kernel: what made it (`draft` for the first), its speedup there and what the step gained (None: not measured)."""
+
+    kernel_id: str
+    operator: str
+    speedup_low: float | None
+    gain: float | None
+
+
+def graph(database: Database, kernel_id: str) -> nx.DiGraph:
+    """The kernel and all its ancestors.
+
+    Raises:
+        UsageError: no such kernel.
+    """
+    if database.row("SELECT 1 FROM kernels WHERE id = ?", kernel_id) is None:
+        raise UsageError(f"there is no kernel {kernel_id} in {database.path}")
+    dag = nx.DiGraph()
+    edges = database.rows(_ANCESTORS, kernel_id)
+    measured = {node: _measured(database, node) for node in {kernel_id, *(e["parent"] for e in edges)}}
+    for node, (task, places) in measured.items():
+        low = max(places.values(), default=None)
+        dag.add_node(node, task=task, speedup_low=low, fitness=_log(low))
+    for edge in edges:
+        gain = _gain(measured[edge["parent"]][1], measured[edge["child"]][1])
+        dag.add_edge(edge["parent"], edge["child"], operator=edge["operator"] or "imported", model=edge["model"], gain=gain)
+    return dag
+
+
+def path(dag: nx.DiGraph, kernel_id: str) -> list[Step]:
+    """The main line from the first draft to the kernel: at each step the fastest parent."""
+    line = [kernel_id]
+    while parents := sorted(dag.predecessors(line[-1])):
+        line.append(max(parents, key=lambda p: -math.inf if dag.nodes[p]["fitness"] is None else dag.nodes[p]["fitness"]))
+    line.reverse()
+    steps = [Step(line[0], "draft", dag.nodes[line[0]]["speedup_low"], None)]
+    for parent, child in pairwise(line):
+        edge = dag.edges[parent, child]
+        steps.append(Step(child, edge["operator"], dag.nodes[child]["speedup_low"], edge["gain"]))
+    return steps
+
+
+Places = dict[tuple[str, str], float]  # (task id, device) -> lower bound of the speedup
+
+
+def _measured(database: Database, kernel_id: str) -> tuple[str | None, Places]:
+    rows = database.rows(_VERIFIED, kernel_id)
+    return (rows[-1]["name"] if rows else None), {(r["task_id"], r["device"]): r["speedup_low"] for r in rows}
+
+
+def _gain(parent: Places, child: Places) -> float | None:
+    common = sorted(parent.keys() & child.keys(), key=lambda place: child[place])
+    if not common or min(parent[common[-1]], child[common[-1]]) <= 0:
+        return None
+    return math.log(child[common[-1]]) - math.log(parent[common[-1]])
+
+
+def _log(low: float | None) -> float | None:
+    return math.log(low) if low is not None and low > 0 else None

@@ -1,0 +1,87 @@
+"""The tables of the archive, one migration a schema version, and the one place that applies them."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from ..errors import ArchiveError
+
+APPLICATION_ID = 0x65766F6B  # "evok": tells our file from another program's SQLite database
+
+_VERSION_1 = """
+CREATE TABLE tasks (
+    seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, record TEXT NOT NULL, created REAL NOT NULL) STRICT;
+CREATE TABLE kernels (
+    seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, target TEXT NOT NULL, text TEXT NOT NULL, strategy TEXT NOT NULL,
+    origin TEXT NOT NULL, licence TEXT NOT NULL, provenance TEXT NOT NULL, quarantined TEXT, created REAL NOT NULL) STRICT;
+CREATE TABLE builds (
+    id TEXT PRIMARY KEY, kernel_id TEXT NOT NULL REFERENCES kernels(id), config TEXT NOT NULL, signature TEXT NOT NULL,
+    architecture TEXT NOT NULL, compiler TEXT NOT NULL, code_hash TEXT NOT NULL) STRICT;
+CREATE INDEX builds_by_kernel ON builds(kernel_id);
+CREATE INDEX builds_by_code ON builds(code_hash);
+CREATE TABLE verdicts (
+    seq INTEGER PRIMARY KEY, build_id TEXT NOT NULL REFERENCES builds(id), task_id TEXT NOT NULL REFERENCES tasks(id),
+    device TEXT NOT NULL, protocol INTEGER NOT NULL, versions TEXT NOT NULL, imported INTEGER NOT NULL,
+    status TEXT NOT NULL, time_us REAL, speedup_low REAL, features TEXT NOT NULL, record TEXT NOT NULL, created REAL NOT NULL,
+    UNIQUE (build_id, task_id, device, protocol, versions, imported)) STRICT;
+CREATE INDEX verdicts_by_task ON verdicts(task_id, status, speedup_low);
+CREATE TABLE runs (
+    seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, task_id TEXT NOT NULL REFERENCES tasks(id), target TEXT NOT NULL,
+    best_fitness REAL, ended TEXT, holder TEXT, heartbeat REAL NOT NULL, created REAL NOT NULL) STRICT;
+CREATE TABLE events (
+    run_id TEXT NOT NULL REFERENCES runs(id), number INTEGER NOT NULL, kind TEXT NOT NULL, record TEXT NOT NULL,
+    created REAL NOT NULL, PRIMARY KEY (run_id, number)) STRICT, WITHOUT ROWID;
+CREATE TABLE attempts (
+    seq INTEGER PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs(id), number INTEGER NOT NULL, task_id TEXT NOT NULL REFERENCES tasks(id),
+    kernel_id TEXT REFERENCES kernels(id), operator TEXT NOT NULL, model TEXT, prompt_hash TEXT NOT NULL, input_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL, cost_usd REAL NOT NULL, status TEXT NOT NULL, placement TEXT NOT NULL,
+    created REAL NOT NULL, UNIQUE (run_id, number)) STRICT;
+CREATE TABLE edges (
+    child TEXT NOT NULL REFERENCES kernels(id), parent TEXT NOT NULL REFERENCES kernels(id), attempt INTEGER REFERENCES attempts(seq),
+    diff TEXT NOT NULL, PRIMARY KEY (child, parent)) STRICT, WITHOUT ROWID;
+CREATE INDEX edges_by_parent ON edges(parent);
+CREATE TABLE imports (manifest TEXT PRIMARY KEY, created REAL NOT NULL) STRICT, WITHOUT ROWID;
+CREATE VIRTUAL TABLE task_words USING fts5(name, source, tokenize = 'unicode61');
+CREATE VIRTUAL TABLE kernel_words USING fts5(strategy, techniques, tokenize = 'unicode61')
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1,)  # entry n leads from schema version n to n + 1; statements end with ";\n"
+
+
+def migrate(connection: sqlite3.Connection, path: str, migrations: tuple[str, ...] = MIGRATIONS) -> None:
+    """Bring the database of an autocommit connection to the newest schema, all steps in one transaction.
+
+    Raises:
+        ArchiveError: written by a newer evokernel, or not an archive.
+        sqlite3.Error: what SQLite says.
+    """
+    if _version(connection, path, len(migrations)) == len(migrations):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # another process may have migrated while this one waited for the lock
+        for step in migrations[_version(connection, path, len(migrations)) :]:
+            for statement in step.split(";\n"):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(migrations)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection, path: str, newest: int) -> int:
+    application, version, objects = (
+        int(connection.execute(query).fetchone()[0])
+        for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    )
+    if application != APPLICATION_ID and (application or version or objects):
+        raise ArchiveError(f"{path} is another program's SQLite database, not an evokernel archive; name another file")
+    if version > newest:
+        raise ArchiveError(
+            f"{path} has schema version {version}, this evokernel knows {newest}: it was written by a newer version; "
+            "update with `pip install -U evokernel-search`, or name another file"
+        )
+    return version

@@ -1,0 +1,237 @@
+"""The innovation archive: what every run learned, in one SQLite file, kept across runs, tasks and devices.
+
+    with Archive("archive.db") as archive:
+        archive.add_task(task)
+        archive.search("softmax rows", Filters(target="cpp"))
+
+Everything here raises ArchiveError when the file cannot be used, and never imports torch, networkx or an index library by itself.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from .. import codec
+from ..errors import ArchiveError, UsageError
+from ..records import Attempt, Environment, Kernel, Placement, Status, Task, Verdict
+from . import check, runs, search, stones, verdicts
+from .database import Database
+from .runs import Confirmed, Judged, Logged, RunLog, RunRow, Started
+from .search import Entry, Filters, Hit
+from .stones import Stone
+from .verdicts import Origin
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts over the whole archive; `statuses` counts verdicts by their status."""
+
+    tasks: int
+    kernels: int
+    quarantined: int
+    runs: int
+    attempts: int
+    statuses: dict[str, int]
+    cost_usd: float
+
+
+class Archive:
+    """One archive file, opened (and created) by one thread of one process; several processes may have it open and write.
+
+    Raises:
+        ArchiveError: the file cannot be opened, is not an archive, or is newer than this program.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.database = Database(Path(path))
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.database.close()
+
+    def add_task(self, task: Task) -> Placement:
+        """Store a task: KEPT, or DUPLICATE when it was there (its file may have moved: the new path is stored)."""
+        with self.database.write() as connection:
+            if verdicts.insert_task(connection, task):
+                return Placement.KEPT
+            connection.execute("UPDATE tasks SET record = ? WHERE id = ?", (codec.dumps(task), task.id))
+            return Placement.DUPLICATE
+
+    def add_kernel(self, kernel: Kernel, origin: Origin) -> Placement:
+        """Store a kernel without a verdict: KEPT, or DUPLICATE when it was there."""
+        with self.database.write() as connection:
+            return Placement.KEPT if verdicts.insert_kernel(connection, kernel, origin) else Placement.DUPLICATE
+
+    def quarantine(self, kernel_id: str, reason: str) -> None:
+        """Keep a kernel from ever seeding a search or being the best; it stays readable.
+
+        Raises:
+            UsageError: no such kernel.
+        """
+        with self.database.write() as connection:
+            if not connection.execute("UPDATE kernels SET quarantined = ? WHERE id = ?", (reason, kernel_id)).rowcount:
+                raise UsageError(f"there is no kernel {kernel_id} in {self.database.path}")
+
+    def record(self, attempt: Attempt, task: Task, log: RunLog, elapsed_s: float) -> Logged:
+        """Store a judged attempt: kernel, edges, verdict and the run's event in one transaction.
+
+        Returns the event, a Judged. The same text or the same code measured here before makes it a DUPLICATE, which counts with the lower of the
+        two measurements. Edges are kept only for a kernel's first making, so that lineage has no cycles.
+
+        Raises:
+            ArchiveError: nothing was stored: lease lost, this proposal was judged before, unknown parent, invalid Unicode.
+        """
+        with self.database.write() as connection:
+            verdict, duplicate, new = attempt.verdict, False, False
+            if attempt.kernel:
+                new = verdicts.insert_kernel(connection, attempt.kernel, Origin("run", source=log.run_id))
+                verdict, duplicate = verdicts.shared(self.database, verdict, task)
+                verdicts.store(connection, verdict, task, imported=False)
+            placement = _place(connection, log.run_id, verdict, duplicate)
+            row = _insert_attempt(connection, attempt, task, log.run_id, placement, verdict.status)
+            if new and attempt.kernel:
+                verdicts.insert_edges(connection, attempt.kernel, attempt.proposal.parents, row)
+            return log.append_within(connection, Judged(attempt.proposal.number, placement, verdict), elapsed_s)
+
+    def confirm(self, verdict: Verdict, task: Task, log: RunLog, elapsed_s: float) -> Logged:
+        """Store a second measurement of a kernel. Returns the event, a Confirmed with the lower of the two, which stands from now on."""
+        with self.database.write() as connection:
+            before = verdicts.known(self.database, verdict.kernel_id, task.id, verdict.environment)
+            standing = verdicts.lower(before, verdict) if before else verdict
+            verdicts.store(connection, standing, task, imported=False)
+            return log.append_within(connection, Confirmed(standing), elapsed_s)
+
+    def known(self, kernel_id: str, task_id: str, environment: Environment) -> Verdict | None:
+        """The stored verdict of this kernel, measured here on the same device with the same protocol, compiler and versions."""
+        return verdicts.known(self.database, kernel_id, task_id, environment)
+
+    def start_run(self, started: Started) -> RunLog:
+        """A new run, held by this process; release the log at the end.
+
+        Raises:
+            ArchiveError: its task is not in the archive, or SQLite failed.
+        """
+        return runs.create(self.database, started)
+
+    def acquire_run(self, run_id: str) -> RunLog:
+        """The log of an existing run, to go on with it.
+
+        Raises:
+            UsageError: no such run.
+            ArchiveError: a live process drives it.
+        """
+        return runs.acquire(self.database, run_id)
+
+    def events(self, run_id: str) -> list[Logged]:
+        """The events of a run, oldest first."""
+        return list(runs.read_events(self.database, run_id))
+
+    def runs(self) -> list[RunRow]:
+        """All runs, newest first."""
+        return runs.list_runs(self.database)
+
+    def task(self, task_id: str) -> Task:
+        """Raises:
+        UsageError: no such task.
+        """
+        row = self.database.row("SELECT record FROM tasks WHERE id = ?", task_id)
+        if row is None:
+            raise UsageError(f"there is no task {task_id} in {self.database.path}")
+        return codec.loads(Task, row["record"])
+
+    def find(self, id_prefix: str) -> Kernel:
+        """The one kernel whose id begins so.
+
+        Raises:
+            UsageError: no kernel, or several.
+        """
+        rows = self.database.rows("SELECT id, target, text FROM kernels WHERE substr(id, 1, ?) = ? LIMIT 9", len(id_prefix), id_prefix)
+        if not id_prefix or not rows:
+            raise UsageError(f"no kernel in {self.database.path} has an id that begins with {id_prefix!r}; `evokernel archive search` lists ids")
+        if len(rows) > 1:
+            raise UsageError(f"{id_prefix!r} begins several ids: {', '.join(r['id'] for r in rows)}; give more digits")
+        return Kernel(rows[0]["id"], rows[0]["target"], rows[0]["text"])
+
+    def best(self, task_id: str, target: str, device: str | None = None) -> Entry | None:
+        """The fastest kernel verified here for a task (by the lower bound of its speedup), or None."""
+        return search.fastest(self.database, task_id, target, device)
+
+    def entries(self, filters: Filters, limit: int = 50) -> list[Entry]:
+        """Kernels with their verdicts, one entry a verdict, the fastest first."""
+        return search.list_entries(self.database, filters, limit)
+
+    def search(self, question: str, filters: Filters, limit: int = 20) -> list[Hit]:
+        """Kernels found by words of their strategy, techniques and tasks, the best match first."""
+        return search.search(self.database, question, filters, limit)
+
+    def stones(self, task: Task, target: str, limit: int = 16) -> tuple[Stone, ...]:
+        """Stepping stones for a task, in the order in which to try them."""
+        return stones.retrieve(self.database, task, target, limit)
+
+    def stone(self, kernel_id: str, task_id: str) -> Stone | None:
+        """One stepping stone with its task; None when it may not seed (any more)."""
+        return stones.load(self.database, kernel_id, task_id)
+
+    def lineage(self, kernel_id: str) -> nx.DiGraph:
+        """The kernel and all its ancestors as a DAG (see lineage.py for the attributes)."""
+        from .lineage import graph
+
+        return graph(self.database, kernel_id)
+
+    def stats(self) -> Stats:
+        """Counts over the whole archive."""
+        def count(query: str) -> int:
+            return int(self.database.rows(query)[0][0])
+
+        statuses = {r["status"]: r["n"] for r in self.database.rows("SELECT status, count(*) AS n FROM verdicts GROUP BY status ORDER BY status")}
+        return Stats(
+            count("SELECT count(*) FROM tasks"), count("SELECT count(*) FROM kernels"),
+            count("SELECT count(*) FROM kernels WHERE quarantined IS NOT NULL"), count("SELECT count(*) FROM runs"),
+            count("SELECT count(*) FROM attempts"), statuses, self.database.rows("SELECT total(cost_usd) FROM attempts")[0][0],
+        )  # fmt: skip
+
+    def check(self) -> list[str]:
+        """Everything that is wrong with the file, in words (empty: sound); rebuilds what is derived (the word index)."""
+        return check.check(self.database)
+
+
+def _place(connection: sqlite3.Connection, run_id: str, verdict: Verdict, duplicate: bool) -> Placement:
+    if verdict.status is not Status.VERIFIED:
+        return Placement.DUPLICATE if duplicate else Placement.REJECTED
+    better = connection.execute(
+        "UPDATE runs SET best_fitness = ? WHERE id = ? AND (best_fitness IS NULL OR best_fitness < ?)", (verdict.fitness, run_id, verdict.fitness)
+    ).rowcount
+    if duplicate:
+        return Placement.DUPLICATE
+    return Placement.NEW_BEST if better else Placement.KEPT
+
+
+def _insert_attempt(
+    connection: sqlite3.Connection, attempt: Attempt, task: Task, run_id: str, placement: Placement, status: Status
+) -> int:
+    proposal, reply = attempt.proposal, attempt.reply
+    try:
+        row = connection.execute(
+            "INSERT INTO attempts (run_id, number, task_id, kernel_id, operator, model, prompt_hash, input_tokens, output_tokens, cost_usd, "
+            "status, placement, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq",
+            (
+                run_id, proposal.number, task.id, attempt.kernel.id if attempt.kernel else None, proposal.operator, proposal.model,
+                proposal.prompt_hash, reply.input_tokens, reply.output_tokens, reply.cost_usd, status.value, placement.value, time.time(),
+            ),
+        ).fetchone()  # fmt: skip
+    except sqlite3.IntegrityError as error:
+        raise ArchiveError(f"proposal {proposal.number} of run {run_id} cannot be stored (judged before, or its task is unknown): {error}") from error
+    return int(row["seq"])

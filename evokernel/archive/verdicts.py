@@ -1,0 +1,144 @@
+"""Kernels, builds and verdicts as rows. One row a measurement's key; of several measurements of one key the lowest counts."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sqlite3
+import time
+from dataclasses import dataclass, replace
+
+from .. import codec
+from ..errors import ArchiveError
+from ..records import Environment, Kernel, Status, Task, Verdict, config_key, digest
+from . import words
+from .database import Database
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a kernel came from. `kind`: run, shipped or user; `source`: the run, the file, or a link."""
+
+    kind: str
+    licence: str = ""
+    source: str = ""
+
+
+def insert_kernel(connection: sqlite3.Connection, kernel: Kernel, origin: Origin) -> bool:
+    """Store a kernel; False when it was there (its first origin stays)."""
+    new = connection.execute(
+        "INSERT INTO kernels (id, target, text, strategy, origin, licence, provenance, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (id) DO NOTHING RETURNING seq",
+        (kernel.id, kernel.target, kernel.text, words.strategy(kernel.text), origin.kind, origin.licence, origin.source, time.time()),
+    ).fetchone()
+    if new is None:
+        return False
+    words.index_kernel(connection, new["seq"], kernel.text, "")
+    return True
+
+
+def insert_task(connection: sqlite3.Connection, task: Task) -> bool:
+    """Store a task; False when it was there."""
+    new = connection.execute(
+        "INSERT INTO tasks (id, name, record, created) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING RETURNING seq",
+        (task.id, task.name, codec.dumps(task), time.time()),
+    ).fetchone()
+    if new is None:
+        return False
+    words.index_task(connection, new["seq"], task)
+    return True
+
+
+def insert_edges(connection: sqlite3.Connection, child: Kernel, parents: tuple[str, ...], attempt: int | None) -> None:
+    """Store from which kernels a new one was made, with the changes. Edges always lead to a newer row, so there are no cycles.
+
+    Raises:
+        ArchiveError: a parent is not in the archive.
+    """
+    for parent in dict.fromkeys(parents):
+        row = connection.execute("SELECT text FROM kernels WHERE id = ?", (parent,)).fetchone()
+        if row is None:
+            raise ArchiveError(f"kernel {child.id} names the parent {parent}, which is not in the archive; nothing was stored")
+        diff = "\n".join(difflib.unified_diff(row["text"].splitlines(), child.text.splitlines(), parent, child.id, lineterm=""))
+        connection.execute("INSERT INTO edges VALUES (?, ?, ?, ?)", (child.id, parent, attempt, diff))
+
+
+def versions_key(environment: Environment) -> str:
+    """One text per set of versions, whatever their order."""
+    return json.dumps(environment.versions, sort_keys=True)
+
+
+def lower(first: Verdict, second: Verdict) -> Verdict:
+    """Of two measurements the one that counts; the first when they are equal."""
+    return second if second.fitness < first.fitness else first
+
+
+def known(database: Database, kernel_id: str, task_id: str, environment: Environment) -> Verdict | None:
+    """The verdict of exactly this kernel text, measured here under the same rules and versions."""
+    row = database.row(
+        "SELECT v.record FROM verdicts v JOIN builds b ON b.id = v.build_id WHERE b.kernel_id = ? AND b.architecture = ? AND b.compiler = ? "
+        "AND v.task_id = ? AND v.device = ? AND v.protocol = ? AND v.versions = ? AND v.imported = 0 ORDER BY v.seq DESC",
+        kernel_id, environment.architecture, environment.compiler,
+        task_id, environment.device, environment.protocol, versions_key(environment),
+    )  # fmt: skip
+    return load(row["record"]) if row else None
+
+
+def same_code(database: Database, verdict: Verdict, task_id: str) -> Verdict | None:
+    """The first verdict of another kernel whose compiled code is the same, measured here under the same rules and versions."""
+    if not verdict.code_hash:
+        return None
+    environment = verdict.environment
+    row = database.row(
+        "SELECT v.record FROM verdicts v JOIN builds b ON b.id = v.build_id WHERE b.code_hash = ? AND b.kernel_id != ? AND b.architecture = ? "
+        "AND v.task_id = ? AND v.device = ? AND v.protocol = ? AND v.versions = ? AND v.imported = 0 ORDER BY v.seq",
+        verdict.code_hash, verdict.kernel_id, environment.architecture,
+        task_id, environment.device, environment.protocol, versions_key(environment),
+    )  # fmt: skip
+    return load(row["record"]) if row else None
+
+
+def store(connection: sqlite3.Connection, verdict: Verdict, task: Task, *, imported: bool) -> None:
+    """Write a verdict over whatever stood under its key."""
+    environment = verdict.environment
+    signature = digest(codec.dumps(task.variants))
+    build = (verdict.kernel_id, config_key(verdict.config), signature, environment.architecture, environment.compiler)
+    build_id = digest(*build)
+    connection.execute(
+        "INSERT INTO builds VALUES (?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET code_hash = excluded.code_hash WHERE excluded.code_hash != ''",
+        (build_id, *build, verdict.code_hash),
+    )
+    features = " ".join(verdict.resources.features) if verdict.resources else ""
+    connection.execute(
+        "INSERT INTO verdicts (build_id, task_id, device, protocol, versions, imported, status, time_us, speedup_low, features, record, created) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (build_id, task_id, device, protocol, versions, imported) "
+        "DO UPDATE SET status = excluded.status, time_us = excluded.time_us, speedup_low = excluded.speedup_low, features = excluded.features, "
+        "record = excluded.record",
+        (
+            build_id, task.id, environment.device, environment.protocol, versions_key(environment), int(imported), verdict.status.value,
+            verdict.time_us, verdict.speedup.low if verdict.speedup else None, features, codec.dumps(verdict), time.time(),
+        ),
+    )  # fmt: skip
+    if verdict.status is Status.VERIFIED and features:
+        row = connection.execute("SELECT seq, text FROM kernels WHERE id = ?", (verdict.kernel_id,)).fetchone()
+        words.index_kernel(connection, row["seq"], row["text"], features)
+
+
+def shared(database: Database, verdict: Verdict, task: Task) -> tuple[Verdict, bool]:
+    """The verdict that counts after this measurement, and whether the same text or the same code had been measured here before."""
+    before = known(database, verdict.kernel_id, task.id, verdict.environment) or same_code(database, verdict, task.id)
+    if before is None:
+        return verdict, False
+    own = replace(before, kernel_id=verdict.kernel_id, config=verdict.config, code_hash=verdict.code_hash or before.code_hash)
+    return lower(own, verdict), True
+
+
+def load(record: str) -> Verdict:
+    """Raises:
+    ArchiveError: not a verdict that this version can read.
+    """
+    try:
+        return codec.loads(Verdict, record)
+    except ValueError as error:
+        raise ArchiveError(f"a stored verdict cannot be read: {error}; `evokernel archive check` names it") from error

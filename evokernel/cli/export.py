@@ -1,0 +1,39 @@
+"""`evokernel export module`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .evolve import ArchivePath, Json
+from .output import json_line, result
+
+app = typer.Typer(no_args_is_help=True, help="Take kernels out of the archive.")
+
+
+@app.callback()
+def group() -> None:
+    """Keeps `module` a subcommand while it is the only one."""
+
+
+@app.command()
+def module(
+    kernel: Annotated[str, typer.Argument(metavar="ID", help="A kernel's id, or its first digits.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The Python file to write.")],
+    task: Annotated[str | None, typer.Option("--task", metavar="ID", help="The task's id, where the kernel is verified for several.")] = None,
+    archive: ArchivePath = None,
+    json: Json = False,
+) -> None:
+    """Write a drop-in torch.nn.Module: the same constructor and state_dict, the fast kernel where it fits."""
+    from ..api import open_archive
+    from ..exports.module import drop_in, verified_task
+
+    with open_archive(archive) as opened:
+        found = opened.find(kernel)
+        for_task = verified_task(opened, found, task)
+    file.write_text(drop_in(for_task, found), encoding="utf-8")
+    result(f"{file} written: `from {file.stem} import Model` takes the place of {for_task.name}'s Model")
+    if json:
+        json_line({"status": "written", "kernel_id": found.id, "task_id": for_task.id, "path": str(file)})

@@ -1,0 +1,47 @@
+"""What commands print: words for people, or with --json one object for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import NoReturn
+
+from ..codec import encode, finite
+from ..records import Verdict
+
+
+def say(text: str = "") -> None:
+    """A line for a person who watches; stdout stays free for results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def result(text: str) -> None:
+    """The result, for a person."""
+    print(text, flush=True)
+
+
+def json_line(value: object) -> None:
+    """The result, for a program: one line, null in place of NaN and Inf."""
+    print(json.dumps(finite(encode(value)), ensure_ascii=True), flush=True)
+
+
+def fail(status: str, message: str, code: int) -> NoReturn:
+    """End with a message and an exit code; with --json on the command line the object says the same."""
+    say(f"evokernel: {message}")
+    if "--json" in sys.argv:
+        json_line({"status": status, "message": message})
+    sys.exit(code)
+
+
+def speedup_fields(verdict: Verdict | None) -> dict[str, object]:
+    """The fields that `evolve` and `judge` share; null where there is no time."""
+    speedup = verdict.speedup if verdict else None
+    timing = verdict.timing if verdict else None
+    return {
+        "speedup": speedup.mid if speedup else None,
+        "speedup_low": speedup.low if speedup else None,
+        "speedup_high": speedup.high if speedup else None,
+        "baseline": timing.scored.fastest.name if timing else None,
+        "baselines_us": {b.name: b.median_us for b in timing.scored.baselines} if timing else {},
+        "time_us": verdict.time_us if verdict else None,
+    }

@@ -1,0 +1,169 @@
+"""What a candidate has to beat: eager and compiled PyTorch, each in a process of its own, on the same kind of buffers and pinning.
+
+The process loads the task itself (it is the user's own code and is not confined like a candidate). Its allocator keeps freed memory
+(see zygotes.py), so that no baseline pays for page faults that a user's warm process would not see.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from ..channel import Channel, ChannelClosed, Message
+from ..codec import decode, encode
+from ..errors import TaskError
+from ..records import Scalar
+from ..runner.buffers import Place, Window
+from ..runner.vendor import tensor_at
+from ..task import Draw, LoadedTask, load_task
+from ..task.source import user_code
+from .cases import Case
+from .contestant import Contestant, Seat
+from .memory import TaskMemory, slotted
+from .zygotes import Zygote
+
+BASELINES = ("eager", "compile", "compile-max-autotune")
+FROZEN = "compile-frozen"  # weights folded by the compiler: the baseline of candidates that prepare weights
+_COMPILE_MODE = {"compile": "default", "compile-max-autotune": "max-autotune", FROZEN: "default"}
+_START_S = {"eager": 60.0, "compile": 180.0, "compile-max-autotune": 180.0, FROZEN: 180.0}
+_ROUNDS = 7
+_ROUND_BUDGET_S = 8.0
+
+
+class Baseline:
+    """A baseline process and its seat, an entrant of races. It compiles while the judge does other things: `wait` collects it."""
+
+    def __init__(self, name: str, zygote: Zygote, task_path: str, memory: TaskMemory, cases: list[Case], environ: Mapping[str, str]) -> None:
+        self.name = name
+        self.contestant = Contestant(zygote, "evokernel.judge.baselines")
+        self.seat = Seat(self.contestant, name, memory)
+        self._cases = cases
+        self._turn = 0
+        self._waiting = True
+        memory.fill_weights(cases[0].weights)
+        for slot in range(memory.slots):
+            memory.fill_inputs(slot, cases[slot % len(cases)].draw.tensors)
+        places = [[encode(p) for p in arena.places.values()] for arena in (memory.reads, memory.writes)]
+        setup: Message = {
+            "baseline": name, "task": task_path, "environ": dict(environ), "places": places,
+            "scalars": [c.draw.scalars for c in cases],
+        }  # fmt: skip
+        self.contestant.post(setup, (memory.reads.fd, memory.writes.fd))
+
+    def wait(self) -> None:
+        """Wait until the baseline is compiled and warm.
+
+        Raises:
+            Failure: it cannot be compiled, ended, or took too long.
+        """
+        if self._waiting:
+            self._waiting = False
+            self.contestant.collect(_START_S[self.name])
+
+    def run(self, mode: str) -> float:
+        """One timed call (see timing.Entrant). Inputs are filled in anew, because eager code may change them."""
+        slot = self._turn % self.seat.memory.slots
+        self._turn += 1
+        case = self._cases[slot % len(self._cases)]
+        self.seat.memory.fill_inputs(slot, case.draw.tensors)
+        if mode == "cold":
+            self.seat.flush(slot)
+        else:
+            self.seat.call(slot, _START_S["eager"])
+            self.seat.memory.fill_inputs(slot, case.draw.tensors)
+        return self.seat.call(slot, _START_S["eager"])
+
+    def close(self) -> None:
+        self.contestant.kill()
+        self.seat.memory.close()
+
+
+def measure(baselines: Mapping[str, Baseline]) -> dict[str, dict[str, float]]:
+    """Median microseconds by baseline and mode, in rounds over all of them."""
+    times: dict[str, dict[str, list[float]]] = {name: {"cold": [], "warm": []} for name in baselines}
+    start = time.monotonic()
+    for round_number in range(_ROUNDS):
+        for name, baseline in baselines.items():
+            for mode, collected in times[name].items():
+                collected.append(baseline.run(mode))
+        if round_number >= 2 and time.monotonic() - start > _ROUND_BUDGET_S:
+            break
+    return {name: {mode: statistics.median(values[1:]) for mode, values in modes.items()} for name, modes in times.items()}
+
+
+def read_cached(path: Path) -> dict[str, dict[str, float]]:
+    """Times measured before for the same task, device and versions; empty when there are none."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    good = isinstance(found, dict) and all(
+        isinstance(m, dict) and all(isinstance(v, (int, float)) and math.isfinite(v) for v in m.values()) for m in found.values()
+    )
+    return found if good else {}
+
+
+def write_cached(path: Path, times: Mapping[str, Mapping[str, float]]) -> None:
+    """Store measured times; readers see the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(times, indent=1))
+    temporary.replace(path)
+
+
+def main(channel: Channel) -> None:
+    """Entry of the forked child: load, bind, compile, then one call of the module a request."""
+    message, fds = channel.receive_fds()
+    os.environ.clear()
+    os.environ.update(message["environ"])
+    try:
+        call = _prepared(message, fds)
+        with user_code(f"the baseline {message['baseline']}", message["task"]):
+            for slot in range(len(message["scalars"])):
+                call(slot)
+    except TaskError as error:
+        channel.send({"error": str(error).splitlines()[0]})
+        return
+    channel.send({})
+    while True:
+        try:
+            request = channel.receive()
+            call(request["slot"])
+            channel.send({})
+        except ChannelClosed:
+            return
+
+
+def _prepared(message: Message, fds: list[int]) -> Callable[[int], object]:
+    loaded = load_task(message["task"])
+    windows = [
+        Window(fd, [decode(Place, p) for p in places], writable=True) for fd, places in zip(fds, message["places"], strict=True)
+    ]
+    loaded.bind({w.name: tensor_at(windows[0].address(w.name), w.dtype, w.shape, w.stride) for w in loaded.task.signature.weights})
+    model: Callable[..., object] = loaded.model
+    name = message["baseline"]
+    if name in _COMPILE_MODE:
+        import torch._inductor.config as inductor
+
+        inductor.freezing = name == FROZEN
+        model = torch.compile(loaded.model, mode=_COMPILE_MODE[name])
+    arguments = [loaded.arguments(_draw(loaded, windows[0], slot, scalars)) for slot, scalars in enumerate(message["scalars"])]
+
+    def call(slot: int) -> object:
+        args, kwargs = arguments[slot]
+        with torch.no_grad():
+            return model(*args, **kwargs)
+
+    return call
+
+
+def _draw(loaded: LoadedTask, window: Window, slot: int, scalars: dict[str, Scalar]) -> Draw:
+    tensors = {t.name: tensor_at(window.address(slotted(t.name, slot)), t.dtype, t.shape, t.stride) for t in loaded.task.signature.inputs}
+    return Draw(0, tensors, scalars)

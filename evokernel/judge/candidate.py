@@ -1,0 +1,158 @@
+"""One candidate kernel in the judge's hands: parsed, built a variant and configuration at a time, loaded into one runner, run on cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+
+from ..codec import encode
+from ..kernelfile import KernelFile, KernelFileError, parse, resolve
+from ..kernelfile.steps import Plan
+from ..records import Config, ErrorRow, Kernel, Status
+from ..targets import Artifact, BuildError
+from .cases import Case
+from .contestant import Contestant, Failure, Seat
+from .memory import SLOTS, PlanMemory
+from .workshop import Workshop
+
+_SETUP_S = 30.0
+_LOAD_S = 30.0
+_MEMORY_SPARE_BYTES = 2 << 30
+_CPU_S = 3600
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Build:
+    """A kernel compiled for one variant in one configuration."""
+
+    variant: int
+    config: Config
+    plan: Plan
+    artifact: Artifact
+
+
+@dataclass
+class Loaded:
+    """A build with its seat in the runner. `weights_version`: which weights are bound (-1: none yet)."""
+
+    build: Build
+    seat: Seat
+    weights_version: int = -1
+    prepare_us: float = 0.0
+
+
+class Candidate:
+    """Raises `Failure` with the verdict's status wherever the candidate is to blame.
+
+    Args:
+        call_limit_s: how long one call may take.
+    """
+
+    def __init__(self, shop: Workshop, kernel: Kernel, call_limit_s: float) -> None:
+        self.shop = shop
+        self.kernel = kernel
+        self.call_limit_s = call_limit_s
+        self.parsed: KernelFile = _valid(lambda: parse(kernel))
+        self._runner: Contestant | None = None
+        self._scratch: list[PlanMemory] = []
+
+    def build(self, variant: int, config: Config | None) -> Build:
+        """Resolve and compile. Thread-safe: touches neither the runner nor any shared state."""
+        signature = self.shop.loaded.task.variants[variant]
+        plan = _valid(lambda: resolve(self.parsed, signature, self.shop.device, config))
+        dtypes = {t.name: t.dtype for t in signature.tensors} | {b.name: b.dtype for b in plan.buffers}
+        try:
+            artifact = _valid(lambda: self.shop.target.build(plan, dtypes, self.shop.builds))
+        except BuildError as error:
+            raise Failure(Status.BUILD_FAILED, str(error)) from None
+        return Build(variant, plan.config, plan, artifact)
+
+    def load(self, build: Build) -> Loaded:
+        """Load a build into the runner, which is started first if there is none."""
+        runner = self._runner or self._start()
+        memory = self.shop.memory(build.variant)
+        scratch = PlanMemory(build.plan, SLOTS, self.shop.flush)
+        self._scratch.append(scratch)
+        key = f"{build.variant}:{build.artifact.path}:{id(build)}"
+        specs = (*memory.signature.tensors, *scratch.specs)
+        arenas = ((memory.reads, False), (memory.writes, True), (scratch.arena, True))
+        runner.request(
+            {
+                "op": "load", "plan": key, "resolved": encode(_without_code(build.plan)), "artifact": encode(build.artifact),
+                "specs": [encode(s) for s in specs], "windows": [[[encode(p) for p in a.places.values()], w] for a, w in arenas],
+            },
+            _LOAD_S, tuple(a.fd for a, _ in arenas),
+        )  # fmt: skip
+        return Loaded(build, Seat(runner, key, memory, scratch))
+
+    def fill(self, loaded: Loaded, slot: int, case: Case) -> None:
+        """Put a case's weights (if they are not bound) and inputs in place."""
+        if loaded.weights_version != case.version:
+            loaded.prepare_us = loaded.seat.bind(case.weights, self.call_limit_s)
+            loaded.weights_version = case.version
+        loaded.seat.memory.fill_inputs(slot, case.draw.tensors)
+        signature = loaded.seat.memory.signature
+        if any(s.varies for s in signature.scalars):
+            config, scalars = loaded.build.config, case.draw.scalars
+            plan = _valid(lambda: resolve(self.parsed, signature, self.shop.device, config, scalars))
+            loaded.seat.renumber(slot, encode(_without_code(plan)), self.call_limit_s)
+
+    def check(self, loaded: Loaded, slot: int, case: Case) -> tuple[list[ErrorRow], dict[str, torch.Tensor]]:
+        """Run a case once on a slot and compare everything with the truth; the rows and the outputs.
+
+        Raises:
+            Failure: wrong anywhere, or written where it may not.
+        """
+        self.fill(loaded, slot, case)
+        loaded.seat.poison(slot)
+        loaded.seat.call(slot, self.call_limit_s)
+        return self.compare(loaded, slot, case)
+
+    def compare(self, loaded: Loaded, slot: int, case: Case) -> tuple[list[ErrorRow], dict[str, torch.Tensor]]:
+        """Compare what the last call left in a slot."""
+        outputs = loaded.seat.outputs(slot)
+        if damaged := loaded.seat.damaged():
+            raise Failure(Status.MISMATCH, f"writes outside {', '.join(damaged)}: bytes before the start or after the end were changed")
+        rows, message = self.shop.cases.check(case, outputs)
+        if message:
+            raise Failure(Status.MISMATCH, message, tuple(rows))
+        return rows, outputs
+
+    def close(self) -> None:
+        """End the runner."""
+        if self._runner:
+            self._runner.kill()
+            self._runner = None
+        for scratch in self._scratch:
+            scratch.close()
+        self._scratch.clear()
+
+    def _start(self) -> Contestant:
+        self._runner = Contestant(self.shop.zygote, "evokernel.runner.main")
+        reply = self._runner.request(
+            {
+                "op": "setup", "native": str(self.shop.native), "readable": [str(self.shop.builds)], "cpu_seconds": _CPU_S,
+                "memory_bytes": _MEMORY_SPARE_BYTES + 8 * self.shop.memory(0).writes.size_bytes + 2 * self.shop.memory(0).reads.size_bytes,
+            },
+            _SETUP_S,
+        )  # fmt: skip
+        self.shop.sandbox = str(reply["sandbox"])
+        return self._runner
+
+
+def _valid(action: Callable[[], T]) -> T:
+    """The one place where a bad kernel file becomes a verdict."""
+    try:
+        return action()
+    except KernelFileError as error:
+        raise Failure(Status.INVALID, str(error)) from None
+
+
+def _without_code(plan: Plan) -> Plan:
+    """The runner needs the steps, not the text."""
+    return replace(plan, code="")

@@ -1,0 +1,234 @@
+"""The data one task is checked with for the life of a judge process: draws, weights, truth and budgets, made when first asked for.
+
+    cases = Cases(loaded)
+    for case in cases.correctness():
+        rows, message = cases.check(case, outputs_of_the_kernel(case.draw, case.weights))
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..errors import TaskError
+from ..records import ErrorRow, Precision, Signature
+from ..task import Draw, LoadedTask, available_bytes
+from .compare import Budget, Measured, Place, budget_of, compare, measure
+from .inputs import OWN, InputPlan, redraw_weights, secret_seed
+from .truth import Truth, evaluate, rounded, truth_of
+
+OWN_DRAWS = 3  # of the timed variant; other variants get one
+MANTISSA_BITS = {Precision.TF32: 10, Precision.REDUCED: 7}
+_CACHE_SHARE = 4  # a quarter of the free memory
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of inputs and weights with a known answer. Equal cases hold equal data; the data itself comes from `source`."""
+
+    variant: int
+    regime: str
+    version: int
+    number: int
+    source: Cases = field(repr=False, compare=False)
+
+    @property
+    def draw(self) -> Draw:
+        return self.source.entry(self).draw
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        return self.source.weights[self.version]
+
+    @property
+    def truth(self) -> Truth:
+        return self.source.entry(self).truth
+
+    @property
+    def budgets(self) -> dict[str, Budget]:
+        return self.source.budgets(self)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The computed data of a case. `eager`: its errors by output."""
+
+    draw: Draw
+    truth: Truth
+    eager: dict[str, Measured]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.truth.size_bytes + sum(t.untyped_storage().nbytes() for t in self.draw.tensors.values())
+
+
+class Cases:
+    """All cases of a task. Binds weight version 0 to the task's module.
+
+    Args:
+        memory_bytes: what computed cases may keep; older ones are dropped and made again when needed. Default: a quarter of what is free.
+        master_seed: everything is drawn from it; default: the system's entropy.
+    """
+
+    def __init__(self, loaded: LoadedTask, *, memory_bytes: int | None = None, master_seed: int | None = None) -> None:
+        self.loaded = loaded
+        self.notes: list[str] = []
+        self._master = secret_seed() if master_seed is None else master_seed
+        self._limit = available_bytes() // _CACHE_SHARE if memory_bytes is None else memory_bytes
+        self._entries: OrderedDict[Case, Entry] = OrderedDict()
+        self._eager_abs: dict[tuple[Case, str], float] = {}
+        self._trusted: dict[tuple[int, str, str], Measured] = {}  # (variant, regime, output)
+        self._plans: dict[int, InputPlan] = {}
+        self.weights = self._weight_versions()
+        loaded.bind(self.weights[0])
+
+    def correctness(self) -> list[Case]:
+        """Every case a kernel must pass: all variants, own draws first, then all valid regimes, and own draws with other weights last."""
+        found: list[Case] = []
+        for variant in range(len(self.loaded.task.variants)):
+            found += self._group(variant, OWN, version=0)
+            found += [c for regime in self.plan(variant).regimes if regime != OWN for c in self._group(variant, regime, version=0)]
+            found += self._group(variant, OWN, version=1)
+        return found
+
+    def timed(self) -> list[Case]:
+        """The cases timed calls run on: three own draws of the first variant."""
+        return self._group(0, OWN, version=0)
+
+    def screening(self) -> list[Case]:
+        """A cheap first look: two own draws of the first variant."""
+        return self.timed()[:2]
+
+    def regimes(self) -> tuple[str, ...]:
+        """Names of the regimes that are valid for the timed variant."""
+        return tuple(self.plan(0).regimes)
+
+    def plan(self, variant: int) -> InputPlan:
+        if variant not in self._plans:
+            self._plans[variant] = InputPlan(self.loaded, variant)
+        return self._plans[variant]
+
+    def check(self, case: Case, outputs: Mapping[str, Tensor]) -> tuple[list[ErrorRow], str | None]:
+        """One row an output, and None or what is wrong, for the outputs of a kernel by plan name."""
+        signature = self.signature(case)
+        budgets = self.budgets(case)
+        return compare(signature.outputs, outputs, self.entry(case).truth.outputs, budgets, Place(case.regime, case.variant, signature.inputs))
+
+    def trust(self, case: Case, outputs: Mapping[str, Tensor]) -> dict[str, Measured]:
+        """Count an implementation that is known to be right (torch.compile, say) into the budgets of the case's regime."""
+        truth = self.entry(case).truth.outputs
+        found = {name: measure(output, truth[name]) for name, output in outputs.items()}
+        for name, measured in found.items():
+            key = (case.variant, case.regime, name)
+            self._trusted[key] = self._trusted.get(key, Measured()).worst(measured)
+        return found
+
+    def budgets(self, case: Case) -> dict[str, Budget]:
+        """The budget of each output: pooled over every case of the regime in this variant, so it does not depend on what ran before."""
+        for other in (*self._group(case.variant, case.regime, 0), *self._group(case.variant, case.regime, 1)):
+            if (other, self.signature(case).outputs[0].name) not in self._eager_abs:
+                self.entry(other)
+        units = self.loaded.task.options.tolerance_units
+        return {
+            spec.name: budget_of(spec, self._trusted[case.variant, case.regime, spec.name], self._eager_abs[case, spec.name], units)
+            for spec in self.signature(case).outputs
+        }
+
+    def entry(self, case: Case) -> Entry:
+        """The data of a case, from the cache or made now."""
+        if case in self._entries:
+            self._entries.move_to_end(case)
+            return self._entries[case]
+        entry = self._make(case)
+        self._entries[case] = entry
+        while len(self._entries) > 1 and sum(e.size_bytes for e in self._entries.values()) > self._limit:
+            self._entries.popitem(last=False)
+        return entry
+
+    def eager(self, case: Case) -> dict[str, Tensor]:
+        """The reference's outputs in the task's own dtypes."""
+        return self.loaded.run(self.entry(case).draw, case.weights)
+
+    def narrowed(self, case: Case, mantissa_bits: int) -> dict[str, Tensor]:
+        """What the reference gives when its float inputs and weights keep so few bits of their mantissa (exact otherwise)."""
+        draw = case.draw.replace({n: rounded(t, mantissa_bits) for n, t in case.draw.tensors.items()})
+        values, _ = evaluate(self.loaded, draw, {n: rounded(t, mantissa_bits) for n, t in case.weights.items()})
+        return {spec.name: values[spec.name].to(getattr(torch, spec.dtype)) for spec in self.signature(case).outputs}
+
+    def estimate_bytes(self) -> int:
+        """Memory this object may come to hold, working space included."""
+        return self._limit + max(_working_bytes(signature) for signature in self.loaded.task.variants)
+
+    def signature(self, case: Case) -> Signature:
+        return self.loaded.task.variants[case.variant]
+
+    def _group(self, variant: int, regime: str, version: int) -> list[Case]:
+        """The cases of one regime with one version of the weights. The second version is checked on one own draw."""
+        count = OWN_DRAWS if regime == OWN and variant == 0 else 1
+        if version == 0:
+            return [Case(variant, regime, 0, n, self) for n in range(count)]
+        return [Case(variant, OWN, 1, count, self)] if regime == OWN and len(self.weights) > 1 else []
+
+    def _seed(self, *key: object) -> int:
+        digest = hashlib.blake2b(f"{self._master}:{key}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
+
+    def _weight_versions(self) -> dict[int, dict[str, Tensor]]:
+        """Two sets of weights (one for a module without any), or those of the constructor where the reference cannot take others."""
+        original = self.loaded.weights()
+        if not original:
+            return {0: {}}
+        versions = {n: redraw_weights(self.loaded, self._seed("weights", n)) for n in (0, 1)}
+        draw = self.loaded.draw(0, self._seed("sanity"))
+        try:
+            sane = all(_as_finite(self.loaded.run(draw, w), self.loaded.run(draw)) for w in versions.values())
+        except TaskError:
+            sane = False
+        if sane:
+            return versions
+        self.notes.append("parameters keep their values from the constructor: with others the reference fails or gives NaN or Inf")
+        return {0: {name: tensor.clone() for name, tensor in original.items()}}
+
+    def _make(self, case: Case) -> Entry:
+        seed = self._seed(case.variant, case.regime, case.version, case.number)
+        draw = self.loaded.draw(case.variant, seed) if case.regime == OWN else self.plan(case.variant).draw(case.regime, seed)
+        outputs = self.loaded.run(draw, case.weights)
+        truth = truth_of(self.loaded, draw, case.weights, outputs, self._seed("noise", seed))
+        eager = {name: measure(output, truth.outputs[name]) for name, output in outputs.items()}
+        entry = Entry(draw, truth, eager)
+        self._entries[case] = entry
+        for name, measured in eager.items():
+            self._eager_abs[case, name] = measured.max_abs
+        self.trust(case, outputs)
+        with _one_thread():
+            self.trust(case, self.loaded.run(draw, case.weights))
+        bits = MANTISSA_BITS.get(self.loaded.task.options.precision)
+        if bits is not None and truth.products:
+            self.trust(case, self.narrowed(case, bits))
+        return entry
+
+
+def _as_finite(outputs: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> bool:
+    """No NaN or Inf in outputs that had none before."""
+    return all(bool(t.isfinite().all()) or not bool(before[n].isfinite().all()) for n, t in outputs.items() if t.is_floating_point())
+
+
+def _working_bytes(signature: Signature) -> int:
+    moved = sum(t.size_bytes for t in (*signature.inputs, *signature.outputs))
+    return int(8 * moved + 4 * sum(t.size_bytes for t in signature.weights))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)

@@ -1,0 +1,156 @@
+"""Processes that run the task on the judge's buffers and are timed by the judge's clock: candidates and baselines alike."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+from ..channel import ChannelClosed, ChannelError, ChannelTimeout, Message
+from ..codec import Json
+from ..records import ErrorRow, Status
+from .memory import PlanMemory, TaskMemory
+from .zygotes import Zygote
+
+class Failure(Exception):
+    """A contestant failed; for a candidate this becomes its verdict."""
+
+    def __init__(self, status: Status, message: str, rows: tuple[ErrorRow, ...] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.rows = rows
+
+
+class Contestant:
+    """One process that answers our requests. Requests that fail raise `Failure`, and after most of them the process is gone."""
+
+    def __init__(self, zygote: Zygote, entry: str) -> None:
+        self._channel, self._pid = zygote.fork(entry)
+        self._ranges: dict[str, tuple[int, int]] = {}
+
+    def request(self, message: Message, timeout_s: float, fds: tuple[int, ...] = ()) -> Message:
+        """Send one request and wait for its answer.
+
+        Raises:
+            Failure: the process ended, hung (it is killed), or says that it failed.
+        """
+        self.post(message, fds)
+        return self.collect(timeout_s)
+
+    def post(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        """Send a request whose answer `collect` waits for later."""
+        try:
+            self._channel.send(message, fds)
+        except ChannelClosed:
+            return  # `collect` says so
+
+    def collect(self, timeout_s: float) -> Message:
+        """The answer to what was posted; raises as `request` does."""
+        try:
+            reply = self._channel.receive(timeout_s)
+        except ChannelTimeout:
+            self.kill()
+            raise Failure(Status.TIMEOUT, f"did not finish within {timeout_s:.0f} s (an endless loop, or far too slow)") from None
+        except ChannelClosed:
+            self.kill()
+            raise Failure(Status.CRASHED, "the process ended without a word (killed by a limit on memory or processor time)") from None
+        except ChannelError as error:
+            self.kill()
+            raise Failure(Status.CHEATING, f"something other than our runner answered: {error}") from None
+        if "signal" in reply:
+            self.kill()
+            raise Failure(Status.CRASHED, self._fault(reply))
+        if "error" in reply:
+            raise Failure(Status.LAUNCH_FAILED, str(reply["error"])[:2000])
+        self._ranges.update({n: (int(lo), int(hi)) for n, (lo, hi) in reply.get("ranges", {}).items()})
+        return reply
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop every thread of the process while its outputs are looked at, so that work that was put off cannot be finished meanwhile."""
+        try:
+            os.kill(self._pid, signal.SIGSTOP)
+            yield
+            os.kill(self._pid, signal.SIGCONT)
+        except ProcessLookupError:
+            raise Failure(Status.CRASHED, "the process ended after it had answered") from None
+
+    def kill(self) -> None:
+        """End the process now. Safe to call twice."""
+        self._channel.close()
+        try:
+            os.kill(self._pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def _fault(self, reply: Message) -> str:
+        name = signal.Signals(int(reply["signal"])).name
+        if name not in ("SIGSEGV", "SIGBUS"):
+            return {"SIGFPE": "SIGFPE: an integer division by zero", "SIGILL": "SIGILL: an illegal instruction (a trap or unreachable code was reached)"}.get(name, name)
+        address, verb = int(reply["address"]), {0: "read", 1: "write"}.get(int(reply["write"]), "access")
+        for buffer, (low, high) in self._ranges.items():
+            shown = buffer.partition("@")[0]
+            if low <= address < high:
+                return f"{name}: {verb} of read-only buffer {shown} at byte {address - low} (inputs, weights and persisted buffers may only be read)"
+            if low - (1 << 16) <= address < low:
+                return f"{name}: {verb} {low - address} bytes before the start of {shown} ({high - low} bytes)"
+            if high <= address < high + (1 << 16):
+                return f"{name}: {verb} {address - high} bytes past the end of {shown} ({high - low} bytes)"
+        return f"{name}: {verb} at address {address:#x}, in no buffer of the plan (a wild pointer, an index far out of range, or the stack overflowed)"
+
+
+class Seat:
+    """A contestant with one plan on one variant's memory: what is filled, called, flushed and read back slot by slot."""
+
+    def __init__(self, contestant: Contestant, key: str, memory: TaskMemory, scratch: PlanMemory | None = None) -> None:
+        self.contestant = contestant
+        self.memory = memory
+        self.scratch = scratch
+        self._key = key
+
+    def bind(self, weights: Mapping[str, torch.Tensor], timeout_s: float) -> float:
+        """Put one set of weights in place and have them prepared; microseconds that took."""
+        self.memory.fill_weights(weights)
+        if self.scratch:
+            self.scratch.poison_persisted()
+        start = time.perf_counter_ns()
+        self.contestant.request({"op": "bind", "plan": self._key}, timeout_s)
+        return (time.perf_counter_ns() - start) / 1e3
+
+    def renumber(self, slot: int, resolved: Json, timeout_s: float) -> None:
+        """Give a slot the numbers of an encoded plan that was resolved for the scalars of its case."""
+        self.contestant.request({"op": "renumber", "plan": self._key, "slot": slot, "resolved": resolved}, timeout_s)
+
+    def call(self, slot: int, timeout_s: float) -> float:
+        """Run once on a slot; microseconds on the judge's clock, from just before the request to just after the answer."""
+        message: Message = {"op": "run", "plan": self._key, "slot": slot}
+        start = time.perf_counter_ns()
+        self.contestant.request(message, timeout_s)
+        return (time.perf_counter_ns() - start) / 1e3
+
+    def poison(self, slot: int) -> None:
+        """Make outputs and scratch of a slot worthless."""
+        self.memory.poison(slot)
+        if self.scratch:
+            self.scratch.poison(slot)
+
+    def flush(self, slot: int) -> None:
+        """Evict everything a call on this slot touches from the caches."""
+        self.memory.flush(slot)
+        if self.scratch:
+            self.scratch.flush(slot)
+
+    def outputs(self, slot: int) -> dict[str, torch.Tensor]:
+        """Copies of a slot's outputs as they are the moment the call has answered."""
+        with self.contestant.frozen():
+            return self.memory.outputs(slot)
+
+    def damaged(self) -> list[str]:
+        """Buffers that were written outside their bounds."""
+        found = self.memory.damaged() + (self.scratch.arena.damaged() if self.scratch else [])
+        return [name.partition("@")[0] for name in found]

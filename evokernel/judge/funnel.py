@@ -1,0 +1,239 @@
+"""One kernel through the judge: parse, build, load, correctness, timing. The only place where a verdict is made."""
+
+from __future__ import annotations
+
+import math
+import random
+import secrets
+import statistics
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from ..records import (
+    BaselineTime,
+    Config,
+    ErrorRow,
+    Interval,
+    Kernel,
+    ModeTiming,
+    Resources,
+    Screen,
+    Status,
+    Timing,
+    Verdict,
+)
+from .bounds import bounds
+from .candidate import Build, Candidate, Loaded
+from .cases import Case
+from .contestant import Failure
+from .field import Field
+from .memory import SLOTS
+from .timing import Race, quantile, race
+from .workshop import Workshop
+
+_SECONDS = {"cold": 1.0, "warm": 0.35}
+_OUT_OF_RACE = 1.5
+_VERIFY_SHARE = 0.2
+_SCREEN_CALLS = 5
+_REFILL_EVERY = 9
+
+
+class TimedCandidate:
+    """A candidate in a race: rotates slots and input sets, and has secretly chosen calls, and the fastest, verified in full."""
+
+    def __init__(self, candidate: Candidate, loaded: Loaded, cases: list[Case]) -> None:
+        self._candidate = candidate
+        self._loaded = loaded
+        self._cases = cases
+        self._turn = 0
+        self._fastest_us: dict[str, float] = {}
+        self._held: dict[int, int] = {}
+        self._seen: dict[int, dict[str, torch.Tensor]] = {}
+        self._secret = random.Random(secrets.randbits(64))
+
+    def run(self, mode: str) -> float:
+        """One timed call (see timing.Entrant); raises Failure when a verified one is wrong."""
+        seat, slot = self._loaded.seat, self._turn % SLOTS
+        case_index = (slot + self._turn // _REFILL_EVERY) % len(self._cases)
+        self._turn += 1
+        if self._held.get(slot) != case_index:
+            self._candidate.fill(self._loaded, slot, self._cases[case_index])
+            self._held[slot] = case_index
+        if mode == "warm":
+            seat.call(slot, self._candidate.call_limit_s)
+        seat.poison(slot)
+        if mode == "cold":
+            seat.flush(slot)
+        elapsed_us = seat.call(slot, self._candidate.call_limit_s)
+        if elapsed_us < self._fastest_us.get(mode, math.inf) or self._secret.random() < _VERIFY_SHARE:
+            self._fastest_us[mode] = min(elapsed_us, self._fastest_us.get(mode, math.inf))
+            self._verify(slot, case_index)
+        return elapsed_us
+
+    def _verify(self, slot: int, case_index: int) -> None:
+        seen = self._seen.get(case_index)
+        if seen is not None and not self._loaded.build.plan.nondeterministic:
+            with self._loaded.seat.contestant.frozen():
+                same = self._loaded.seat.memory.same_outputs(slot, seen)
+            if same:
+                return
+        _, outputs = self._candidate.compare(self._loaded, slot, self._cases[case_index])
+        if seen is not None and not self._loaded.build.plan.nondeterministic:
+            raise Failure(Status.MISMATCH, _UNREPEATABLE)
+        self._seen[case_index] = outputs
+
+
+_UNREPEATABLE = (
+    "two calls on the same inputs gave different bits: a race, an uninitialised read, or a reduction in changing order. "
+    "Fix it, or write `// @nondeterministic` if only the order of additions changes"
+)
+
+
+class Funnel:
+    """Judges kernels one after another in one workshop against one field."""
+
+    def __init__(self, shop: Workshop, field: Field) -> None:
+        self.shop = shop
+        self.field = field
+        slowest = max((t for modes in field.times_us.values() for t in modes.values()), default=1e6)
+        self._call_limit_s = max(5.0, 50 * slowest / 1e6)
+
+    def judge(self, kernel: Kernel, incumbent_us: float | None = None) -> Verdict:
+        """The full verdict of a kernel in its default configuration. Never raises for what the candidate does."""
+        started = time.monotonic()
+        progress = _Progress()
+        try:
+            candidate = Candidate(self.shop, kernel, self._call_limit_s)
+            try:
+                return self._judge(candidate, incumbent_us, progress, started)
+            finally:
+                candidate.close()
+        except Failure as failure:
+            return Verdict(
+                status=failure.status, stage=progress.stage, message=failure.message, kernel_id=kernel.id, config=progress.config,
+                environment=self.shop.environment(), code_hash=progress.code_hash, errors=failure.rows or tuple(progress.rows),
+                resources=progress.resources, seconds=time.monotonic() - started,
+            )  # fmt: skip
+
+    def _judge(self, candidate: Candidate, incumbent_us: float | None, progress: _Progress, started: float) -> Verdict:
+        progress.stage = "build"
+        builds = [candidate.build(variant, None) for variant in range(len(self.shop.loaded.task.variants))]
+        timed = builds[0]
+        progress.config, progress.code_hash = timed.config, timed.artifact.code_hash
+        progress.resources = timed.artifact.resources
+        progress.stage = "load"
+        loaded = [candidate.load(build) for build in builds]
+        progress.stage = "correctness"
+        self._correctness(candidate, loaded, progress)
+        progress.stage = "timing"
+        timing = self._time(candidate, loaded[0], incumbent_us)
+        return Verdict(
+            status=Status.VERIFIED, stage="done", message=_praise(timing), kernel_id=candidate.kernel.id, config=timed.config,
+            environment=self.shop.environment(), code_hash=progress.code_hash, errors=tuple(progress.rows), timing=timing,
+            resources=progress.resources, bounds=bounds(self.shop.loaded), milestone=milestone(timing), seconds=time.monotonic() - started,
+        )  # fmt: skip
+
+    def _correctness(self, candidate: Candidate, loaded: list[Loaded], progress: _Progress) -> None:
+        first = True
+        for case in self.shop.cases.correctness():
+            seat = loaded[case.variant]
+            rows, outputs = candidate.check(seat, 0, case)
+            progress.rows.extend(rows)
+            if first and not seat.build.plan.nondeterministic:
+                candidate.fill(seat, 1, case)
+                seat.seat.poison(1)
+                seat.seat.call(1, self._call_limit_s)
+                with seat.seat.contestant.frozen():
+                    if not seat.seat.memory.same_outputs(1, outputs):
+                        raise Failure(Status.MISMATCH, _UNREPEATABLE)
+            first = False
+
+    def _time(self, candidate: Candidate, loaded: Loaded, incumbent_us: float | None) -> Timing:
+        cases = self.shop.cases.timed()
+        loaded.weights_version = -1
+        entrant = TimedCandidate(candidate, loaded, cases)
+        prepares = loaded.build.plan.persists
+        rival = self.field.rival(prepares=prepares)
+        score = self.field.score
+        modes = []
+        for mode in (score, "warm" if score == "cold" else "cold"):
+            limit = _OUT_OF_RACE * incumbent_us if incumbent_us and mode == score else math.inf
+            result = race(entrant, rival, mode, seconds=_SECONDS[mode], out_of_race_us=limit)
+            modes.append(self._mode_timing(mode, result, rival.name, prepares=prepares))
+        return Timing(score=score, modes=tuple(modes), prepare_us=loaded.prepare_us if prepares else 0.0)
+
+    def _mode_timing(self, mode: str, result: Race, rival: str, *, prepares: bool) -> ModeTiming:
+        median_us = statistics.median(result.candidate_us)
+        live_us = statistics.median(result.baseline_us)
+        drift = live_us / self.field.times_us[rival][mode]
+        rows = [BaselineTime(rival, live_us, result.speedup, live=True)]
+        for name in self.field.names(prepares=prepares):
+            if name != rival:
+                scale = self.field.times_us[name][mode] * drift / live_us
+                s = result.speedup
+                rows.append(BaselineTime(name, live_us * scale, Interval(s.low * scale, s.mid * scale, s.high * scale), live=False))
+        us = result.candidate_us
+        return ModeTiming(mode, median_us, quantile(us, 0.1), quantile(us, 0.9), len(us), tuple(rows))
+
+    def screen(self, kernel: Kernel, configs: Sequence[Config]) -> list[Screen]:
+        """A quick look at configurations, in order. Builds run in parallel before anything is timed."""
+        try:
+            candidate = Candidate(self.shop, kernel, self._call_limit_s)
+        except Failure as failure:
+            return [Screen(dict(c), failure.status, failure.message) for c in configs]
+        with ThreadPoolExecutor(max(1, self.shop.device.sm_count)) as pool:
+            builds = list(pool.map(lambda config: _attempt(candidate, config), configs))
+        try:
+            return [self._screen(candidate, config, build) for config, build in zip(configs, builds, strict=True)]
+        finally:
+            candidate.close()
+
+    def _screen(self, candidate: Candidate, config: Config, build: Build | Failure) -> Screen:
+        try:
+            if isinstance(build, Failure):
+                raise build
+            loaded = candidate.load(build)
+            for case in self.shop.cases.screening():
+                candidate.check(loaded, 0, case)
+            entrant = TimedCandidate(candidate, loaded, self.shop.cases.timed())
+            times_us = [entrant.run(self.field.score) for _ in range(_SCREEN_CALLS + 1)][1:]
+        except Failure as failure:
+            if failure.status is not Status.INVALID:
+                candidate.close()  # the next configuration gets a fresh runner
+            return Screen(dict(config), failure.status, failure.message)
+        return Screen(dict(config), Status.VERIFIED, "", statistics.median(times_us), build.artifact.code_hash)
+
+
+class _Progress:
+    """How far the judging of one kernel has come, for the verdict of one that fails."""
+
+    def __init__(self) -> None:
+        self.stage = "parse"
+        self.config: Config = {}
+        self.code_hash = ""
+        self.rows: list[ErrorRow] = []
+        self.resources: Resources | None = None
+
+
+def _attempt(candidate: Candidate, config: Config) -> Build | Failure:
+    try:
+        return candidate.build(0, config)
+    except Failure as failure:
+        return failure
+
+
+def milestone(timing: Timing) -> int:
+    """1 correct, 2 faster than eager, 3 faster than every baseline by 5 %; by lower bounds, in the scored mode."""
+    lows = {b.name: b.speedup.low for b in timing.scored.baselines}
+    if min(lows.values()) >= 1.05:
+        return 3
+    return 2 if lows.get("eager", 0.0) > 1.0 else 1
+
+
+def _praise(timing: Timing) -> str:
+    scored, fastest = timing.scored, timing.scored.fastest
+    s = fastest.speedup
+    return f"correct; {scored.median_us:.1f} us {scored.mode}, {s.mid:.3f}x [{s.low:.3f}, {s.high:.3f}] against {fastest.name}, the fastest baseline"

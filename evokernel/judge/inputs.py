@@ -1,0 +1,280 @@
+"""The data kernels are checked with: secret seeds, weights drawn anew, and the regimes of values that a task allows.
+
+Threat model: a candidate may know the task file, and so every seed, range and initial value that stands in it. Whatever it could fold into
+constants (weights that are one, biases that are zero, the mean of U[0,1), a value range) is therefore drawn from the system's entropy here.
+Structure that the task itself always shows (a mask of 0 and 1, a triangular matrix, rows that sum to one) is part of the task and is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import TaskError
+from ..records import Domain, Role, TensorSpec
+from ..task import Draw, LoadedTask
+from ..task.module import base, compact, like
+
+OWN = "own"
+_TIES = ("ties", "integers")  # regimes with equal values: useless where an output is an index
+_STRUCTURE_DRAWS = 8
+_SAMPLE = 4096
+_OTHER_STREAM = 0x5DEECE66D  # get_inputs has used the plain seed already
+_TINY = 1e-3  # smallest value given to an input that must be positive
+
+
+class Kind(StrEnum):
+    """What an input may become: anything, anything at or above zero, above zero, or only what get_inputs draws."""
+
+    FREE = "free"
+    NONNEGATIVE = "nonnegative"
+    POSITIVE = "positive"
+    KEPT = "kept"
+
+
+def secret_seed() -> int:
+    """A seed of 63 bits that nobody outside this process can know."""
+    return int.from_bytes(os.urandom(8), "little") >> 1
+
+
+Fill = Callable[[int, torch.Generator], Tensor]  # (number of elements, generator) -> float32 (n,)
+
+
+def _normal(n: int, g: torch.Generator) -> Tensor:
+    return torch.empty(n).normal_(generator=g)
+
+
+def _uniform(n: int, g: torch.Generator) -> Tensor:
+    return torch.empty(n).uniform_(-1.0, 1.0, generator=g)
+
+
+def _heavy(n: int, g: torch.Generator) -> Tensor:
+    """A normal divided by a uniform, cut at 1e4: most values near 1, some in the thousands."""
+    return (_normal(n, g) / torch.empty(n).uniform_(1e-3, 1.0, generator=g)).clamp_(-1e4, 1e4)
+
+
+def _ties(n: int, g: torch.Generator) -> Tensor:
+    """Few distinct values, a third of them zero."""
+    return torch.randint(-1, 2, (n,), generator=g).float() * torch.randint(1, 4, (n,), generator=g).float() * 0.5
+
+
+def _integers(n: int, g: torch.Generator) -> Tensor:
+    return torch.randint(-4, 5, (n,), generator=g).float()
+
+
+def _mixture(n: int, g: torch.Generator) -> Tensor:
+    """Stretches of tiny, ordinary, large, shifted and zero values within one tensor."""
+    part = max(1, n // 23)
+    scale = torch.tensor([1e-4, 1.0, 30.0, 0.0, 1.0]).repeat_interleave(part).repeat(n // (5 * part) + 1)[:n]
+    shift = torch.tensor([0.0, 0.0, 0.0, 0.0, 100.0]).repeat_interleave(part).repeat(n // (5 * part) + 1)[:n]
+    return _normal(n, g).mul_(scale).add_(shift)
+
+
+REGIMES: dict[str, Fill] = {
+    "normal": _normal,
+    "uniform": _uniform,
+    "heavy": _heavy,
+    "small": lambda n, g: _normal(n, g).mul_(1e-3),
+    "large": lambda n, g: _normal(n, g).mul_(1e3),
+    "ties": _ties,
+    "integers": _integers,
+    "mixture": _mixture,
+}
+
+
+class InputPlan:
+    """Which regimes one variant of a task allows, and how to draw them. Weights must be bound as they will be checked.
+
+    The reference is run once a regime; the structure of inputs is read off eight own draws.
+    """
+
+    def __init__(self, loaded: LoadedTask, variant: int) -> None:
+        self._loaded = loaded
+        self._variant = variant
+        signature = loaded.task.variants[variant]
+        self._floating = [t for t in signature.inputs if t.floating]
+        domains = loaded.task.options.domain
+        self._domains = {t.name: domains[t.name] for t in self._floating if domains.get(t.name, Domain("any")).kind != "any"}
+        self._kinds = self._find_kinds([t for t in self._floating if t.name not in domains])
+        self._cautious = False
+        self.regimes = self._valid_regimes()
+
+    def draw(self, regime: str, seed: int) -> Draw:
+        """Inputs in a regime: the task's own draw under `seed` with its free floating tensors given other values."""
+        return self._draw(regime, seed, self.regimes.get(regime, False))
+
+    def _draw(self, regime: str, seed: int, cautious: bool) -> Draw:
+        draw = self._loaded.draw(self._variant, seed)
+        if regime == OWN:
+            return draw
+        generator = torch.Generator().manual_seed(seed ^ _OTHER_STREAM)
+        new = {t.name: self._values(t, draw.tensors[t.name], regime, generator, cautious) for t in self._floating}
+        return draw.replace({name: tensor for name, tensor in new.items() if tensor is not None})
+
+    def _values(self, spec: TensorSpec, old: Tensor, regime: str, generator: torch.Generator, cautious: bool) -> Tensor | None:
+        """New values for one input, or None where it keeps its own draw. `cautious`: inputs never seen below zero stay there."""
+        kind, domain = self._kinds.get(spec.name, Kind.FREE), self._domains.get(spec.name)
+        if kind is Kind.KEPT or spec.numel == 0 or (domain and domain.kind == "own"):
+            return None
+        values = REGIMES[regime](spec.span, generator)
+        if domain and domain.kind == "range":
+            values = _into_range(values, domain)
+        elif domain and domain.kind == "probability":
+            values = torch.sigmoid(values)
+        elif kind is Kind.POSITIVE or (domain and domain.kind == "positive"):
+            values = values.abs_().clamp_(min=_TINY)
+        elif (kind is Kind.NONNEGATIVE and cautious) or (domain and domain.kind == "nonnegative"):
+            values = values.abs_()
+        return like(old, values.to(old.dtype))
+
+    def _find_kinds(self, specs: list[TensorSpec]) -> dict[str, Kind]:
+        """Structure that all of eight own draws show."""
+        if not specs:
+            return {}
+        kinds: dict[str, set[Kind]] = {t.name: set() for t in specs}
+        for _ in range(_STRUCTURE_DRAWS):
+            draw = self._loaded.draw(self._variant, secret_seed())
+            for spec in specs:
+                if Kind.FREE not in kinds[spec.name]:
+                    kinds[spec.name].add(kind_of(draw.tensors[spec.name]))
+        return {name: next((k for k in Kind if k in found), Kind.FREE) for name, found in kinds.items()}
+
+    def _valid_regimes(self) -> dict[str, bool]:
+        """Regime -> whether it had to be drawn cautiously, for those in which the reference stays as sane as on its own draws."""
+        outputs = self._loaded.task.variants[self._variant].outputs
+        indices = any(not t.floating and t.dtype != "bool" and t.role is Role.OUTPUT for t in outputs)
+        own = _flaws(self._loaded.run(self._loaded.draw(self._variant, secret_seed())))
+        valid = {OWN: False}
+        if not any(self._values(t, torch.empty(t.shape), "normal", torch.Generator(), False) is not None for t in self._floating):
+            return valid
+        for regime in REGIMES:
+            if indices and regime in _TIES:
+                continue
+            for cautious in (False, True) if Kind.NONNEGATIVE in self._kinds.values() else (False,):
+                if self._sane(regime, cautious, own):
+                    valid[regime] = cautious
+                    break
+        return valid
+
+    def _sane(self, regime: str, cautious: bool, own: set[tuple[str, str]]) -> bool:
+        draw = self._draw(regime, secret_seed(), cautious)
+        if any(not bool(t.isfinite().all()) for t in draw.tensors.values() if t.is_floating_point()):
+            return False
+        try:
+            return _flaws(self._loaded.run(draw)) <= own
+        except TaskError:
+            return False
+
+
+def _into_range(values: Tensor, domain: Domain) -> Tensor:
+    assert domain.low is not None and domain.high is not None
+    middle, half = (domain.low + domain.high) / 2, (domain.high - domain.low) / 2
+    return torch.tanh_(values).mul_(half).add_(middle).clamp_(domain.low, domain.high)
+
+
+def _flaws(outputs: Mapping[str, Tensor]) -> set[tuple[str, str]]:
+    """(output, "nan" or "inf") pairs that occur."""
+    found = set()
+    for name, tensor in outputs.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            if bool(tensor.isnan().any()):
+                found.add((name, "nan"))
+            if bool(tensor.isinf().any()):
+                found.add((name, "inf"))
+    return found
+
+
+def kind_of(tensor: Tensor) -> Kind:
+    """The structure that the values of one draw show. A plain U[0,1) is NONNEGATIVE: it is kept only where the reference needs it."""
+    values = base(tensor)
+    head = values[:_SAMPLE].double()
+    if _discrete(head) and _discrete(values.double()):
+        return Kind.KEPT
+    if tensor.ndim >= 2 and (_triangular(tensor) or _stochastic(tensor)):
+        return Kind.KEPT
+    if tensor.numel() > 2 and _sorted(head) and _sorted(values):
+        return Kind.KEPT
+    lowest = float(head.min()) if float(head.min()) < 0 else float(values.min())
+    if lowest < 0 or tensor.numel() <= 2:
+        return Kind.FREE
+    unit = lowest < 0.2 and float(values.max()) <= 1.0
+    return Kind.POSITIVE if lowest > 0 and not unit else Kind.NONNEGATIVE
+
+
+def _discrete(values: Tensor) -> bool:
+    """All values whole (0/1, +-1, one-hot, ids), or all the same, or not finite somewhere (a mask of -inf)."""
+    if values.numel() < 2:
+        return False
+    finite = values.isfinite()
+    if not bool(finite.all()):
+        return True
+    return bool((values == values.round()).all()) or bool((values == values[0]).all())
+
+
+def _sorted(values: Tensor) -> bool:
+    steps = values.diff()
+    return bool((steps >= 0).all()) or bool((steps <= 0).all())
+
+
+def _triangular(tensor: Tensor) -> bool:
+    corner = tensor[(0,) * (tensor.ndim - 2)]
+    if min(corner.shape) < 3 or float(corner[0, -1]) * float(corner[-1, 0]) != 0:
+        return False
+    return any(bool((part(tensor) == tensor).all()) for part in (torch.tril, torch.triu))
+
+
+def _stochastic(tensor: Tensor) -> bool:
+    """Rows (or columns) of values at or above zero that sum to one."""
+    if tensor.shape[-1] < 2 or abs(float(tensor.reshape(-1, tensor.shape[-1])[0].double().sum()) - 1) > 1e-2:
+        return False
+    sums = tensor.double().sum(dim=-1)
+    return bool((tensor >= 0).all()) and bool(((sums - 1).abs() < 1e-2).all())
+
+
+def redraw_weights(loaded: LoadedTask, seed: int) -> dict[str, Tensor]:
+    """A set of weights, each on memory of its own: floating parameters and norm statistics drawn anew, everything else as constructed.
+
+    Values keep their scale (so fan-in scaling stays), their sign where it is always positive, and structure such as masks.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    statistics = _norm_statistics(loaded.model)
+    new: dict[str, Tensor] = {}
+    for spec in loaded.task.signature.weights:
+        old = compact(loaded.weights()[spec.name])
+        new[spec.name] = old
+        if not spec.floating or spec.numel == 0:
+            continue
+        values = base(old).double()
+        if spec.path in statistics:
+            drawn = torch.empty_like(values).uniform_(*statistics[spec.path], generator=generator)
+        elif spec.role is Role.PARAMETER:
+            drawn = _redrawn(values, old, generator)
+        else:
+            continue
+        new[spec.name] = like(old, drawn.to(old.dtype))
+    return new
+
+
+def _norm_statistics(model: nn.Module) -> dict[str, tuple[float, float]]:
+    """Paths of running means and variances with the range to draw them from."""
+    ranges = {"running_mean": (-0.5, 0.5), "running_var": (0.5, 2.0)}
+    return {path: ranges[path.rpartition(".")[2]] for path, _ in model.named_buffers() if path.rpartition(".")[2] in ranges}
+
+
+def _redrawn(values: Tensor, old: Tensor, generator: torch.Generator) -> Tensor:
+    """New values (float64, 1-D) for one parameter."""
+    wide = torch.empty_like(values).uniform_(0.5, 1.5, generator=generator)
+    if not bool(values.isfinite().all()):
+        return values
+    if bool((values == values[0]).all()):
+        return values * wide if float(values[0]) != 0 else (wide - 1.0) * 0.4
+    if (bool((values == values.round()).all()) and values.numel() > 2) or (old.ndim == 2 and _triangular(old)):
+        return values
+    if bool((values > 0).all()):
+        return values * wide
+    spread = float(values.std())
+    return torch.empty_like(values).normal_(generator=generator).clamp_(-3.0, 3.0).mul_(spread).add_(float(values.mean()))

@@ -1,0 +1,88 @@
+"""Times and speedups: paired blocks, and an interval that assumes nothing about the noise.
+
+A block is candidate, baseline, baseline, candidate (ABBA), each call on a slot of its own with fresh data, so that drift cancels. The
+speedup is the median over blocks of the ratio baseline / candidate; its 99 % interval comes from order statistics (the sign test
+turned round: Thompson 1936, Ann. Math. Stat. 7, 122), exact for independent blocks of any distribution.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..records import Interval
+
+CONFIDENCE = 0.99
+MIN_BLOCKS = 8  # the fewest with which min..max covers the median with 99 %: 1 - 2 * 0.5**8
+STOP_WIDTH = 0.01
+FEW_BLOCKS = 3  # enough to see that a candidate is out of the race
+PATIENCE = 5  # times the budget after which even fewer than MIN_BLOCKS must do: the interval is then open
+
+
+class Entrant(Protocol):
+    """One side of a race."""
+
+    def run(self, mode: str) -> float:
+        """Prepare the next slot for `mode` (cold or warm), run once, and return the microseconds of the call alone."""
+
+
+@dataclass(frozen=True)
+class Race:
+    """The result of racing two entrants: all call times in microseconds, in order, and the ratio baseline / candidate."""
+
+    candidate_us: tuple[float, ...]
+    baseline_us: tuple[float, ...]
+    speedup: Interval
+
+
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Median of independent values with a distribution-free interval of at least `confidence`.
+
+    With fewer than eight values no such interval exists at 99 %; it is then (0, median, inf).
+    """
+    ordered = sorted(values)
+    n = len(ordered)
+    middle = statistics.median(ordered)
+    tail, rank = 0.5**n, -1
+    while 2 * tail <= 1 - confidence:
+        rank += 1
+        tail += math.comb(n, rank + 1) * 0.5**n
+    if rank < 0:
+        return Interval(0.0, middle, math.inf)
+    return Interval(ordered[rank], middle, ordered[n - 1 - rank])
+
+
+def race(candidate: Entrant, baseline: Entrant, mode: str, *, seconds: float, out_of_race_us: float = math.inf) -> Race:
+    """Race until the interval is 1 % wide, the candidate is clearly out of the race, or the time is up.
+
+    Args:
+        seconds: budget of wall time, everything between the calls included.
+        out_of_race_us: stop early once the candidate's median is above this.
+    """
+    a_us: list[float] = []
+    b_us: list[float] = []
+    ratios: list[float] = []
+    for entrant in (candidate, baseline):
+        entrant.run(mode)
+    start = time.monotonic()
+    while True:
+        block = [e.run(mode) for e in (candidate, baseline, baseline, candidate)]
+        a_us += [block[0], block[3]]
+        b_us += [block[1], block[2]]
+        ratios.append((block[1] + block[2]) / (block[0] + block[3]))
+        speedup = median_interval(ratios)
+        used = time.monotonic() - start
+        narrow = speedup.high - speedup.low <= STOP_WIDTH * speedup.mid
+        lost = len(ratios) >= FEW_BLOCKS and (statistics.median(a_us) > out_of_race_us or used > PATIENCE * seconds)
+        if lost or narrow or (len(ratios) >= MIN_BLOCKS and used >= seconds):
+            return Race(tuple(a_us), tuple(b_us), speedup)
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """The value at fraction `q` of the sorted values, by nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, round(q * (len(ordered) - 1))))]

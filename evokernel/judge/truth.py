@@ -1,0 +1,237 @@
+"""What a kernel is compared with: the reference evaluated in float64 throughout, and how far rounding alone may move each element.
+
+`.float()` or `.to(bfloat16)` inside a module would undo float64 inputs, so a dispatch mode rewrites every lower floating dtype below it.
+The scale of an element is the rms change of its truth when floating inputs and parameters move by one unit in the last place of their own
+dtype, plus the unit in the last place of the truth in the output's dtype, and never under a quarter of the mean of its block of 256: an
+element that happens to cancel (the tail of a GELU) is held to the accuracy of its neighbours, not to its own last bit. Errors are
+measured in that scale (see compare.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from ..errors import TaskError
+from ..records import Signature, TensorSpec
+from ..task import Draw, LoadedTask
+from ..task.module import base, compact, like
+
+_LOWER = (torch.float32, torch.float16, torch.bfloat16)
+_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "convolution", "_scaled_dot_product", "linear", "_trilinear")
+_BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
+_MANY = 1 << 22  # outputs with more elements get four noise draws instead of eight
+_CHUNK = 1 << 16
+_BLOCK = 256  # neighbours that share a floor of their scale
+
+
+class Float64(TorchDispatchMode):  # type: ignore[misc]
+    """Runs everything below it in float64: arguments, results, and dtypes asked for. `products`: a matrix product or convolution ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__.partition(".")[0]
+        self.products = self.products or name.startswith(_PRODUCTS)
+        if name == "view" and any(isinstance(a, torch.dtype) for a in args):
+            raise TaskError("forward() reinterprets the bits of a float (view(dtype)), which has no meaning in exact arithmetic", refused=True)
+        return tree_map(_widen, func(*tree_map(_widen, args), **tree_map(_widen, kwargs or {})))
+
+
+def _widen(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype in _LOWER:
+        return value.to(torch.float64)
+    return torch.float64 if isinstance(value, torch.dtype) and value in _LOWER else value
+
+
+@contextmanager
+def in_float64() -> Iterator[Float64]:
+    """Evaluate the body in float64, new constants included."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Float64() as mode:
+            yield mode
+    finally:
+        torch.set_default_dtype(default)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one output must be. Floating: `value` is the truth (float64) and `scale` its unit of error (float32; inf where anything
+    goes). Otherwise `value` and `high` are the smallest and largest value that rounding can lead to, the same tensor where it cannot."""
+
+    value: Tensor
+    scale: Tensor | None = None
+    high: Tensor | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        kept = {id(t): t for t in (self.value, self.scale, self.high) if t is not None}
+        return sum(t.numel() * t.element_size() for t in kept.values())
+
+
+@dataclass(frozen=True)
+class Truth:
+    """All outputs of one case, and whether a product ran to make them."""
+
+    outputs: dict[str, Expected]
+    products: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(e.size_bytes for e in self.outputs.values())
+
+
+def evaluate(loaded: LoadedTask, draw: Draw, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
+    """The reference in float64 on these inputs and weights (any floating dtype), and whether a product ran.
+
+    Raises:
+        TaskError: it does not run in float64.
+    """
+    exact = draw.replace({n: _exact(t) for n, t in draw.tensors.items()})
+    return _evaluate(loaded, exact, {n: _exact(t) for n, t in weights.items()})
+
+
+def _evaluate(loaded: LoadedTask, exact: Draw, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
+    """The reference in float64 on throwaway float64 tensors."""
+    try:
+        with loaded.bound(weights), in_float64() as mode:
+            return loaded.run(exact, consume=True), mode.products
+    except TaskError as error:
+        if error.refused:
+            raise
+        raise TaskError(f"the reference cannot be evaluated in float64, which its error is measured against: {error}", refused=True) from error
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    return like(tensor, base(tensor).to(torch.float64, copy=True)) if tensor.is_floating_point() else compact(tensor)
+
+
+def nudged(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """A float64 copy with each value moved to the next one up or down in its own dtype; zeros, NaN, Inf and integers stay."""
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return compact(tensor)
+    values = base(tensor)
+    count = values.numel()
+    noise = torch.empty((count + 7) // 8, dtype=torch.int64).random_(generator=generator).view(torch.int8)[:count]
+    moved = torch.empty(count, dtype=torch.float64)
+    for start in range(0, count, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        step = noise[part].bitwise_and_(1).mul_(2).sub_(1)
+        old = values[part]
+        new = (old.view(_BITS[old.dtype]) + step).view(old.dtype)
+        moved[part] = torch.where((old != 0) & old.isfinite(), new, old)
+    return like(tensor, moved)
+
+
+def ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The distance to the next larger magnitude in `dtype` (float32), never below the smallest normal number of wide exponents.
+
+    Hardware may flush subnormal numbers to zero; in float16, whose normal range is short, it does not.
+    """
+    near = value.to(dtype).abs_()
+    above = near.view(_BITS[dtype]).add(1).view(dtype)
+    info = torch.finfo(dtype)
+    floor = float(info.tiny) if dtype is not torch.float16 else float(info.smallest_normal * info.eps)
+    return (above.double() - near.double()).nan_to_num_(0.0, 0.0, 0.0).float().clamp_(min=max(floor, 1.2e-38))
+
+
+def truth_of(loaded: LoadedTask, draw: Draw, weights: Mapping[str, Tensor], eager: Mapping[str, Tensor], seed: int) -> Truth:
+    """Truth and scales of one case.
+
+    Args:
+        eager: the reference's outputs in the task's own dtypes: whole-number outputs may equal these or what float64 gives.
+        seed: of the rounding noise.
+    """
+    signature = loaded.task.variants[draw.variant]
+    values, products = evaluate(loaded, draw, weights)
+    floating = {t.name: torch.zeros(t.shape, dtype=torch.float32) for t in signature.outputs if t.floating}
+    lows = {t.name: values[t.name].to(eager[t.name].dtype) for t in signature.outputs if not t.floating}
+    bounds = {name: _bounds(low, low, eager[name]) for name, low in lows.items()}
+    generator = torch.Generator().manual_seed(seed)
+    draws = 4 if max(t.numel for t in signature.outputs) > _MANY else 8
+    for _ in range(draws):
+        noisy_draw = draw.replace({n: nudged(t, generator) for n, t in draw.tensors.items()})
+        noisy, _ = _evaluate(loaded, noisy_draw, {n: nudged(t, generator) for n, t in weights.items()})
+        for name, total in floating.items():
+            _add_difference(total, noisy[name], values[name])
+        bounds = {name: _bounds(low, high, noisy[name].to(low.dtype)) for name, (low, high) in bounds.items()}
+    return Truth(_expected(signature, values, floating, bounds, eager, draws), products)
+
+
+def _expected(
+    signature: Signature,
+    values: Mapping[str, Tensor],
+    totals: Mapping[str, Tensor],
+    bounds: Mapping[str, tuple[Tensor, Tensor]],
+    eager: Mapping[str, Tensor],
+    draws: int,
+) -> dict[str, Expected]:
+    found: dict[str, Expected] = {}
+    for spec in signature.outputs:
+        if spec.floating:
+            value = values[spec.name].double()
+            found[spec.name] = Expected(value, _scale(spec, value, totals[spec.name], eager[spec.name], draws))
+        else:
+            low, high = bounds[spec.name]
+            found[spec.name] = Expected(low, high=low if torch.equal(low, high) else high)
+    return found
+
+
+def _scale(spec: TensorSpec, value: Tensor, total: Tensor, eager: Tensor, draws: int) -> Tensor:
+    """rms of the noise plus one ulp, smoothed; inf where truth and eager do not agree on what is finite, or noise decides it."""
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    scale = total.mul_(draws**-0.5).add_(ulp(value, dtype))
+    _raise_to_neighbours(scale.view(-1))
+    same = value.to(dtype).isfinite() == eager.isfinite()
+    if not bool(same.all()):
+        scale.masked_fill_(~same, torch.inf)
+    return scale
+
+
+def _raise_to_neighbours(scale: Tensor) -> None:
+    """In place: no element (n,) below a quarter of the mean of its block."""
+    whole = scale.numel() // _BLOCK * _BLOCK
+    for part in (scale[:whole].view(-1, _BLOCK), scale[whole:].view(1, -1)):
+        if part.numel():
+            finite = torch.where(part.isfinite(), part, 0.0) if not bool(part.isfinite().all()) else part
+            torch.maximum(part, finite.mean(dim=1, keepdim=True).mul_(0.25), out=part)
+
+
+def _add_difference(total: Tensor, noisy: Tensor, value: Tensor) -> None:
+    """total = sqrt(total^2 + (noisy - value)^2) in place, chunk by chunk; equal infinities count as no difference."""
+    sums, ours, theirs = total.view(-1), value.reshape(-1), noisy.reshape(-1)
+    for start in range(0, sums.numel(), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        change = (theirs[part] - ours[part]).float()
+        if not bool(change.isfinite().all()):
+            both = theirs[part].isfinite() == ours[part].isfinite()
+            change = torch.where(both, change.nan_to_num(0.0, 0.0, 0.0), torch.inf)
+        torch.hypot(sums[part], change, out=sums[part])
+
+
+def _bounds(low: Tensor, high: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """The bounds widened to hold `other`; the same tensors where they already do."""
+    if low is high and torch.equal(low, other):
+        return low, high
+    return torch.minimum(low, other), torch.maximum(high, other)
+
+
+def rounded(tensor: Tensor, mantissa_bits: int) -> Tensor:
+    """A floating tensor with its mantissa rounded to so many stored bits (10: TF32 and float16, 7: bfloat16), in its own dtype."""
+    if tensor.dtype not in (torch.float32, torch.float64) or tensor.numel() == 0:
+        return tensor
+    drop = (23 if tensor.dtype is torch.float32 else 52) - mantissa_bits
+    bits = base(compact(tensor)).view(_BITS[tensor.dtype])
+    kept = bits.add_(1 << (drop - 1)).bitwise_and_(-(1 << drop)).view(tensor.dtype)
+    return like(tensor, torch.where(kept.isfinite(), kept, base(tensor)))

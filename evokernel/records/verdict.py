@@ -1,0 +1,202 @@
+"""What the judge says: of a kernel, of a configuration, of a task."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .task import Config, Device, Task
+
+PROTOCOL = 1  # version of the judging rules; verdicts of different protocols are never compared
+
+
+class Status(StrEnum):
+    """How the judging of one kernel ended."""
+
+    NO_KERNEL = "no_kernel"
+    INVALID = "invalid"
+    BUILD_FAILED = "build_failed"
+    LAUNCH_FAILED = "launch_failed"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    RESOURCES = "resources"
+    MISMATCH = "mismatch"
+    CHEATING = "cheating"
+    VERIFIED = "verified"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A ratio with its 99 % interval. Selection, records and exports use `low`."""
+
+    low: float
+    mid: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.mid <= self.high:
+            raise ValueError(f"not an interval: {self.low}, {self.mid}, {self.high}")
+
+
+@dataclass(frozen=True)
+class ErrorRow:
+    """The error of one output in one regime, in units (see judge/compare.py), against its budget."""
+
+    output: str
+    regime: str
+    variant: int
+    max_units: float
+    rms_units: float
+    max_abs: float
+    budget_units: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class BaselineTime:
+    """One baseline beside the candidate. `live`: interleaved with it in this very run; otherwise a cached time times the drift."""
+
+    name: str
+    median_us: float
+    speedup: Interval
+    live: bool
+
+
+@dataclass(frozen=True)
+class ModeTiming:
+    """Times of one mode (`cold` or `warm`) over verified calls."""
+
+    mode: str
+    median_us: float
+    p10_us: float
+    p90_us: float
+    calls: int
+    baselines: tuple[BaselineTime, ...]
+
+    @property
+    def fastest(self) -> BaselineTime:
+        return min(self.baselines, key=lambda b: b.median_us)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """All times of a verified kernel. `score` names the mode whose lower bound counts. `prepare_us`: weight preparation, off the clock."""
+
+    score: str
+    modes: tuple[ModeTiming, ...]
+    prepare_us: float = 0.0
+
+    @property
+    def scored(self) -> ModeTiming:
+        return next(m for m in self.modes if m.mode == self.score)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the compiler made: sizes in bytes, instruction features ("avx2", "fma", "gather" ...)."""
+
+    code_bytes: int = 0
+    registers: int = 0
+    spill_bytes: int = 0
+    shared_bytes: int = 0
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Compulsory traffic of the task (inputs that matter and outputs, bytes) and the reference's work, as fractions reached (0 = unknown)."""
+
+    traffic_bytes: int = 0
+    traffic_fraction: float = 0.0
+    work_flop: int = 0
+    work_fraction: float = 0.0
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a verdict was made."""
+
+    device: str
+    architecture: str
+    compiler: str
+    sandbox: str
+    versions: dict[str, str]
+    protocol: int = PROTOCOL
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judge's whole answer about one kernel in one configuration.
+
+    A time exists only if the kernel is verified. `milestone`: -1 wrong, 1 correct, 2 faster than eager, 3 faster than every
+    baseline by 5 % (lower bounds). `stage` is the last stage reached: parse, build, load, correctness, timing, done.
+    """
+
+    status: Status
+    stage: str
+    message: str
+    kernel_id: str
+    config: Config
+    environment: Environment
+    code_hash: str = ""
+    errors: tuple[ErrorRow, ...] = ()
+    timing: Timing | None = None
+    resources: Resources | None = None
+    bounds: Bounds | None = None
+    milestone: int = -1
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.timing is not None) != (self.status is Status.VERIFIED):
+            raise ValueError(f"a verdict has a time exactly when it is verified, not with status {self.status}")
+        if (self.milestone == -1) != (self.status is not Status.VERIFIED):
+            raise ValueError(f"milestone {self.milestone} does not fit status {self.status}")
+
+    @property
+    def speedup(self) -> Interval | None:
+        """Against the fastest baseline, in the scored mode."""
+        return self.timing.scored.fastest.speedup if self.timing else None
+
+    @property
+    def time_us(self) -> float | None:
+        return self.timing.scored.median_us if self.timing else None
+
+    @property
+    def fitness(self) -> float:
+        """Lower bound of the log speedup against the fastest baseline; -inf when not verified."""
+        speedup = self.speedup
+        return math.log(speedup.low) if speedup and speedup.low > 0 else -math.inf
+
+
+@dataclass(frozen=True)
+class Screen:
+    """The quick look at one configuration while tuning: correct on the task's own draws, and a rough time. Never stored as a verdict."""
+
+    config: Config
+    status: Status
+    message: str = ""
+    time_us: float | None = None
+    code_hash: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.time_us is not None) != (self.status is Status.VERIFIED):
+            raise ValueError("a screened configuration has a time exactly when it is correct")
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What the judge says of a task before any search: it can be judged, on this device, against these baselines.
+
+    `baselines_us`: median in the scored mode by name. `trivial`: trivial candidates that were tried (all failed).
+    `notes`: things a user should know (a parameter that does not matter, an in-place reference, regimes left out).
+    """
+
+    task: Task
+    device: Device
+    baselines_us: dict[str, float]
+    regimes: tuple[str, ...]
+    trivial: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    sandbox: str = ""
+    forced: bool = False

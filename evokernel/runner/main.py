@@ -1,0 +1,165 @@
+"""The runner: one disposable process for one candidate kernel and its configurations.
+
+Covers: mapping the buffers it is given, giving up its rights (sandbox.py) before any candidate code is loaded, walking launch plans.
+Does not cover: timing on the CPU (only the judge's clock counts), checking (it could not: see below).
+Must not know: the reference, expected values, tolerances, seeds. What it answers is trusted for nothing but progress.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from .. import targets
+from ..channel import Channel, ChannelClosed, Message
+from ..codec import decode
+from ..kernelfile.steps import Arg, Call, Fill, Launch, Plan, Step
+from ..records import Number, TensorSpec
+from . import vendor
+from .buffers import Place, Window
+from .sandbox import confine, limit_resources
+
+SLOT_MARK = "@"  # a buffer of slot 2 is called `out@2`; weights and persisted buffers have no slot
+
+
+class LoadedPlan:
+    """One plan with its program and its buffers, callable slot by slot."""
+
+    def __init__(self, plan: Plan, program: targets.Program, specs: dict[str, TensorSpec], windows: list[Window]) -> None:
+        self._plan = plan
+        self._program = program
+        self._specs = specs
+        self.ranges = {name: span for window in windows for name, span in window.ranges().items()}
+        self._windows = {name: window for window in windows for name in window.ranges()}
+        slots = {int(name.rpartition(SLOT_MARK)[2]) for name in self._windows if SLOT_MARK in name}
+        self._calls = {slot: self._compiled(plan.steps, slot) for slot in slots}
+        self._prepare = self._compiled(plan.prepare, None)
+        self._persisted = [b.name for b in plan.buffers if b.kind == "persist"]
+
+    def bind(self) -> None:
+        """Prepare the weights once more; what is made is read-only afterwards."""
+        for name in self._persisted:
+            self._windows[name].protect(name, writable=True)
+        for step in self._prepare:
+            step()
+        for name in self._persisted:
+            self._windows[name].protect(name, writable=False)
+
+    def call(self, slot: int) -> None:
+        """Everything a call of the module does, on the buffers of one slot."""
+        for step in self._calls[slot]:
+            step()
+
+    def renumber(self, slot: int, plan: Plan) -> None:
+        """Take the numbers of a plan resolved for other scalar arguments for one slot."""
+        self._calls[slot] = self._compiled(plan.steps, slot)
+
+    def _compiled(self, steps: tuple[Step, ...], slot: int | None) -> list[Callable[[], None]]:
+        clears = [] if slot is None else [self._clear(b.name, slot) for b in self._plan.buffers if b.zero]
+        first = 0 if slot is None else sum(isinstance(s, Launch) for s in self._plan.prepare)
+        made, index = list(clears), first
+        for step in steps:
+            if isinstance(step, Launch):
+                if step.enabled:
+                    made.append(self._launch(index, step.args, slot))
+                index += 1
+            elif isinstance(step, Fill):
+                made.append(self._fill(step, slot))
+            elif step.enabled:
+                made.append(self._call(step, slot))
+        return made
+
+    def _key(self, name: str, slot: int | None) -> str:
+        slotted = f"{name}{SLOT_MARK}{slot}"
+        return slotted if slotted in self._windows else name
+
+    def _address(self, name: str, slot: int | None) -> int:
+        key = self._key(name, slot)
+        return self._windows[key].address(key)
+
+    def _tensor(self, name: str, slot: int | None) -> torch.Tensor:
+        spec = self._specs[name]
+        return vendor.tensor_at(self._address(name, slot), spec.dtype, spec.shape, spec.stride)
+
+    def _launch(self, index: int, args: tuple[Arg, ...], slot: int | None) -> Callable[[], None]:
+        pointers = [self._address(a.tensor, slot) for a in args if a.tensor is not None]
+        numbers: list[Number] = [a.value for a in args if a.value is not None]
+        launch = self._program.launch
+        return lambda: launch(index, pointers, numbers)
+
+    def _call(self, call: Call, slot: int | None) -> Callable[[], None]:
+        tensors = {name: self._tensor(name, slot) for name in self._specs if self._key(name, slot) in self._windows}
+        return lambda: vendor.run(call, tensors)
+
+    def _fill(self, fill: Fill, slot: int | None) -> Callable[[], None]:
+        tensor = self._tensor(fill.buffer, slot)
+        return lambda: void(tensor.fill_(fill.value))
+
+    def _clear(self, name: str, slot: int) -> Callable[[], None]:
+        tensor = self._tensor(name, slot)
+        return lambda: void(tensor.zero_())
+
+
+def void(_: object) -> None:
+    """Drop a result."""
+
+
+class Runner:
+    """Answers the judge's requests about one kernel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._plans: dict[str, LoadedPlan] = {}
+
+    def serve(self) -> None:
+        """Set up, then answer until the judge hangs up."""
+        with torch.no_grad():
+            while True:
+                try:
+                    request, fds = self._channel.receive_fds()
+                    self._channel.send(self._answer(request, fds))
+                except ChannelClosed:
+                    return
+
+    def _answer(self, request: Message, fds: list[int]) -> Message:
+        op = request["op"]
+        if op == "run":
+            self._plans[request["plan"]].call(request["slot"])
+        elif op == "bind":
+            self._plans[request["plan"]].bind()
+        elif op == "renumber":
+            self._plans[request["plan"]].renumber(request["slot"], decode(Plan, request["resolved"]))
+        elif op == "load":
+            return self._load(request, fds)
+        elif op == "setup":
+            return self._setup(request)
+        return {}
+
+    def _setup(self, request: Message) -> Message:
+        native = ctypes.CDLL(request["native"])
+        native.evokernel_report_faults(self._channel.fileno())
+        torch.empty(1).fill_(0)
+        limit_resources(request["memory_bytes"], request["cpu_seconds"])
+        return {"sandbox": confine(tuple(Path(p) for p in request["readable"]))}
+
+    def _load(self, request: Message, fds: list[int]) -> Message:
+        plan = decode(Plan, request["resolved"])
+        specs = {spec.name: spec for spec in (decode(TensorSpec, s) for s in request["specs"])}
+        windows = [
+            Window(fd, (decode(Place, p) for p in places), writable=writable)
+            for fd, (places, writable) in zip(fds, request["windows"], strict=True)
+        ]
+        try:
+            program = targets.get(plan.target).load(decode(targets.Artifact, request["artifact"]))
+        except OSError as error:
+            return {"error": str(error)}
+        loaded = self._plans[request["plan"]] = LoadedPlan(plan, program, specs, windows)
+        return {"ranges": loaded.ranges}
+
+
+def main(channel: Channel) -> None:
+    """Entry of the forked child."""
+    Runner(channel).serve()

@@ -1,0 +1,141 @@
+"""Policies: what a run tries next. Pure: the same state and random stream give the same decision; no clock, no files, no judge.
+
+A policy is one function and one line in `_POLICIES`, and passes `tests/contracts/policy_contract.py`. Every proposal is made once
+(operator and parents), so a search without a model runs dry some day and says so.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import combinations
+
+from ..errors import UsageError
+from ..records import Proposal
+from .state import RECOMBINE, TUNE, Member, State
+
+START, TRANSPLANT = "start", "transplant"
+RESTS_AFTER = 4  # stale children in a row
+ELITE = 16  # members that may become parents
+TRANSPLANT_SHARE = 1 / 3  # of the candidates, before anything else is tried
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Nothing more is to be tried, for this reason."""
+
+    reason: str
+
+
+Decision = Proposal | Stop
+Policy = Callable[[State, random.Random], Decision]
+
+
+def ranked(state: State, rng: random.Random) -> Decision:
+    """The start kernel, transplants up to their share, then the best tuned; recombination and tuning of others by turns; the stones left over."""
+    stop = limit(state)
+    if stop:
+        return stop
+    share = max(1, round(state.started.settings.candidates * TRANSPLANT_SHARE))
+    early = state.measured[TRANSPLANT] < share
+    first = start(state) or (transplant(state) if early else None) or tune(state, 1)
+    if first:
+        return first
+    turns = [recombine(state, rng), tune(state, ELITE)]
+    rng.shuffle(turns)
+    return turns[0] or turns[1] or transplant(state) or run_dry(state)
+
+
+def random_operator(state: State, rng: random.Random) -> Decision:
+    """The start kernel, then any operator that has something to try, with equal chances: what `ranked` is compared with."""
+    stop = limit(state)
+    if stop:
+        return stop
+    possible = [p for p in (transplant(state), tune(state, ELITE), recombine(state, rng)) if p]
+    return start(state) or (rng.choice(possible) if possible else run_dry(state))
+
+
+_POLICIES: dict[str, Policy] = {"ranked": ranked, "random-operator": random_operator}
+
+
+def names() -> tuple[str, ...]:
+    """All policy names."""
+    return tuple(_POLICIES)
+
+
+def get(name: str) -> Policy:
+    """Raises:
+    UsageError: no such policy.
+    """
+    if name not in _POLICIES:
+        raise UsageError(f"there is no policy {name!r}; known policies: {', '.join(_POLICIES)}")
+    return _POLICIES[name]
+
+
+def decide(state: State) -> Decision:
+    """The next decision of the run's own policy. The random numbers of decision n come from (seed, n)."""
+    settings = state.started.settings
+    return get(settings.policy)(state, random.Random(f"{settings.seed}:{state.proposals}"))
+
+
+def limit(state: State) -> Stop | None:
+    """The end of the budget, if it is reached."""
+    settings = state.started.settings
+    if state.candidates >= settings.candidates:
+        return Stop(f"all {settings.candidates} candidates are measured")
+    if settings.seconds is not None and state.elapsed_s >= settings.seconds:
+        return Stop(f"the {settings.seconds:g} seconds are over")
+    return None
+
+
+def run_dry(state: State) -> Stop:
+    """The end of all that operators without a model can try."""
+    if not state.members:
+        return Stop("nothing left to try: no kernel was verified; give a start kernel, or one more stepping stone to the archive")
+    return Stop("nothing left to try without a model: every stone, tuning and recombination of the best kernels was tried")
+
+
+def start(state: State) -> Proposal | None:
+    """The start kernel, if there is one and it was not proposed yet."""
+    return _fresh(state, START, ()) if state.started.settings.start is not None else None
+
+
+def transplant(state: State) -> Proposal | None:
+    """The first stone that was not tried and is not a member already."""
+    return _first(state, TRANSPLANT, (s.kernel_id for s in state.started.stones if s.kernel_id not in state.members))
+
+
+def tune(state: State, best: int) -> Proposal | None:
+    """The fittest of the `best` members that has tunables and whose space was not searched."""
+    return _first(state, TUNE, (m.kernel_id for m in state.ranked(best) if m.verdict.config and state.families[m.kernel_id] not in state.tuned))
+
+
+def recombine(state: State, rng: random.Random) -> Proposal | None:
+    """A pair of different texts that share tunables at different values; fitter ones are likelier, those with only stale children rest."""
+    awake = [(1 / (1 + rank), m) for rank, m in enumerate(state.ranked(ELITE)) if m.stale < RESTS_AFTER and m.verdict.config]
+    pairs = [(a * b, _pair(m, n)) for (a, m), (b, n) in combinations(awake, 2) if _differ(state, m, n)]
+    fresh = [(weight, pair) for weight, pair in pairs if (RECOMBINE, pair) not in state.tried]
+    if not fresh:
+        return None
+    chosen = rng.choices([pair for _, pair in fresh], [weight for weight, _ in fresh])[0]
+    return _fresh(state, RECOMBINE, chosen)
+
+
+def _pair(one: Member, other: Member) -> tuple[str, ...]:
+    return tuple(sorted((one.kernel_id, other.kernel_id)))
+
+
+def _differ(state: State, one: Member, other: Member) -> bool:
+    if state.families[one.kernel_id] == state.families[other.kernel_id]:
+        return False
+    mine, theirs = one.verdict.config, other.verdict.config
+    return any(name in theirs and theirs[name] != value for name, value in mine.items())
+
+
+def _fresh(state: State, operator: str, parents: tuple[str, ...]) -> Proposal | None:
+    return None if (operator, parents) in state.tried else Proposal(state.proposals, operator, parents)
+
+
+def _first(state: State, operator: str, kernel_ids: Iterable[str]) -> Proposal | None:
+    return next((p for p in (_fresh(state, operator, (k,)) for k in kernel_ids) if p), None)

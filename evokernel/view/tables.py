@@ -1,0 +1,109 @@
+"""Tables of tasks, kernels and machines as plain text: what commands print and, for signatures, what prompts show."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..archive.runs import RunRow
+from ..archive.search import Entry, Hit
+from ..records import Admission, Kernel, Task, Verdict
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns of text, each as wide as its widest cell."""
+    cells = [[str(c) for c in row] for row in (head, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+
+
+def signature_text(task: Task, variant: int = 0) -> str:
+    """What a launch plan can name for one shape variant of a task."""
+    signature = task.variants[variant]
+    rows: list[tuple[object, ...]] = [
+        (t.name, t.role.value, t.dtype, list(t.shape), "contiguous" if t.contiguous else f"stride {list(t.stride)}", t.path) for t in signature.tensors
+    ]
+    rows += [
+        (s.name, "scalar", type(s.value).__name__, repr(s.value), "drawn anew on each call" if s.varies else "fixed", s.path)
+        for s in signature.scalars
+    ]
+    which = f", variant {variant}" if len(task.variants) > 1 else ""
+    head = f"task {task.name} ({task.id}{which})\nconstructed as {signature.call}, returns {signature.outputs_expr}"
+    return f"{head}\n\n{table(('name', 'role', 'dtype', 'shape', 'layout', 'where'), rows)}"
+
+
+def admission_text(admission: Admission) -> str:
+    """What the judge says of a task before any search."""
+    lines = [signature_text(admission.task), "", f"can be judged on {admission.device.name}" + (" (forced)" if admission.forced else "")]
+    lines += [f"  {name}: {us:.1f} us" for name, us in sorted(admission.baselines_us.items(), key=lambda item: item[1])]
+    lines.append(f"checked in the regimes {', '.join(admission.regimes)}")
+    if admission.trivial:
+        lines.append(f"trivial candidates that were tried, and fail: {', '.join(admission.trivial)}")
+    lines += [f"note: {note}" for note in admission.notes]
+    return "\n".join(lines)
+
+
+def entries_text(entries: Sequence[Entry]) -> str:
+    """Archived kernels in a table, one row a verdict."""
+    if not entries:
+        return "no kernels; loosen the filters, or run `evokernel evolve TASK`"
+    return table(("kernel", "target", "task", "speedup", "device", "origin", "strategy"), [_entry_row(e) for e in entries])
+
+
+def hits_text(hits: Sequence[Hit]) -> str:
+    """Search hits in a table, with the reason for each."""
+    if not hits:
+        return "nothing found; try other words, or `evokernel archive list`"
+    rows = [(h.entry.kernel.id[:8], h.entry.task_name or "-", _speedup(h.entry.verdict), h.why, _first(h.entry.strategy)) for h in hits]
+    return table(("kernel", "task", "speedup", "why", "strategy"), rows)
+
+
+def kernel_text(kernel: Kernel, entries: Sequence[Entry]) -> str:
+    """A kernel file under the verdicts it has."""
+    rows = [(e.task_name or "-", e.verdict.status.value if e.verdict else "-", _speedup(e.verdict), _device(e), e.origin.kind) for e in entries]
+    return f"kernel {kernel.id} ({kernel.target})\n\n{table(('task', 'status', 'speedup', 'device', 'origin'), rows)}\n\n{kernel.text}"
+
+
+def runs_text(rows: Sequence[RunRow]) -> str:
+    """Runs in a table."""
+    if not rows:
+        return "no runs yet; start one with `evokernel evolve TASK`"
+    when = [time.strftime("%Y-%m-%d %H:%M", time.localtime(r.created)) for r in rows]
+    state = ["running" if r.running else r.ended or "can be resumed" for r in rows]
+    return table(("run", "task", "target", "started", "state"), [(r.id, r.task_name, r.target, w, s) for r, w, s in zip(rows, when, state, strict=True)])
+
+
+def _entry_row(e: Entry) -> tuple[object, ...]:
+    return (e.kernel.id[:8], e.kernel.target, e.task_name or "-", _speedup(e.verdict), _device(e), e.origin.kind, _first(e.strategy))
+
+
+def _device(e: Entry) -> str:
+    return e.verdict.environment.device + (" (not measured here)" if e.imported else "") if e.verdict else "-"
+
+
+def _speedup(verdict: Verdict | None) -> str:
+    speedup = verdict.speedup if verdict else None
+    if speedup is None:
+        return verdict.status.value if verdict else "-"
+    return f"{speedup.mid:.3f}x [{speedup.low:.3f}, {speedup.high:.3f}]"
+
+
+def _first(text: str) -> str:
+    line = text.strip().splitlines()[0] if text.strip() else ""
+    return line if len(line) <= 80 else line[:77] + "..."
+
+
+def lineage_text(dag: nx.DiGraph, kernel_id: str) -> str:
+    """The main line from the first draft to a kernel, with what each step gained."""
+    from ..archive.lineage import path
+
+    rows = []
+    for step in path(dag, kernel_id):
+        gain = "-" if step.gain is None else f"{math.exp(step.gain):.3f}x"
+        rows.append((step.kernel_id[:8], step.operator, "-" if step.speedup_low is None else f"{step.speedup_low:.3f}x", gain))
+    return table(("kernel", "made by", "speedup (lower bound)", "gain"), rows)
