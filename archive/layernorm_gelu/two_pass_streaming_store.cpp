@@ -3,7 +3,7 @@
 //
 // @tune PREFETCH = true in false true
 // @tune STREAM = true in false true
-// @tune UNROLL = 4 in 2 4 8
+// @tune UNROLL = 4 in 1 2 4 6
 // @require x.contiguous and norm_weight.contiguous and norm_bias.contiguous
 // @const COLUMNS = x.shape[-1]
 // @require norm_weight.numel == COLUMNS
@@ -46,32 +46,56 @@ static inline vec load_part(const float* p, int n, float fill) {
 
 static inline float total(vec v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
+// N vectors in lockstep: their instructions interleave, which hides the latency of a long polynomial.
+template <int N>
+struct pack {
+  vec v[N];
+};
+
+template <int N, class F>
+static inline pack<N> each(F f) {
+  pack<N> r;
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) r.v[i] = f(i);
+  return r;
+}
+
+template <int N>
+static inline pack<N> horner(pack<N> p, pack<N> x, float c) {
+  return each<N>([&](int i) { return p.v[i] * x.v[i] + c; });
+}
+
 // x * Phi(x), the exact GELU, without cancellation: 2 * Phi(-t) = 2^(t * R(t)) with a minimax polynomial R on [0, 6]; about two ulp for x > -1.
-static inline vec gelu(vec x) {
+template <int N>
+static inline pack<N> gelu(pack<N> x) {
   typedef int32_t ivec __attribute__((vector_size(32)));
   const vec zero = splat(0.0f), six = splat(6.0f), shifter = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to an integer
-  const vec size = x < zero ? -x : x;
-  const vec t = size < six ? size : six;
-  vec r = t * 3.006140985e-9f - 1.095141191e-7f;
-  r = r * t + 1.768612696e-6f;
-  r = r * t - 1.656903604e-5f;
-  r = r * t + 9.695326399e-5f;
-  r = r * t - 3.251446239e-4f;
-  r = r * t + 5.997166858e-5f;
-  r = r * t + 6.902748993e-3f;
-  r = r * t - 5.242543944e-2f;
-  r = r * t - 4.592227492e-1f;
-  r = r * t - 1.151104226f;
-  const vec e = r * t, shifted = e + shifter, f = e - (shifted - shifter);
-  vec p = f * 1.547619129e-4f + 1.340055046e-3f;
-  p = p * f + 9.618004405e-3f;
-  p = p * f + 5.550327076e-2f;
-  p = p * f + 2.402265134e-1f;
-  p = p * f + 6.931472066e-1f;
-  p = p * f + 1.0f;
-  const vec half_power = (vec)(((ivec)shifted << 23) + (126 << 23));
-  const vec tail = size < six ? p * half_power : zero;
-  return x * (x < zero ? tail : 1.0f - tail);
+  const pack<N> size = each<N>([&](int i) { return (vec)((ivec)x.v[i] & 0x7fffffff); });
+  const pack<N> t = each<N>([&](int i) { return size.v[i] < six ? size.v[i] : six; });
+  pack<N> r = each<N>([&](int i) { return t.v[i] * 3.006140985e-9f - 1.095141191e-7f; });
+  r = horner<N>(r, t, 1.768612696e-6f);
+  r = horner<N>(r, t, -1.656903604e-5f);
+  r = horner<N>(r, t, 9.695326399e-5f);
+  r = horner<N>(r, t, -3.251446239e-4f);
+  r = horner<N>(r, t, 5.997166858e-5f);
+  r = horner<N>(r, t, 6.902748993e-3f);
+  r = horner<N>(r, t, -5.242543944e-2f);
+  r = horner<N>(r, t, -4.592227492e-1f);
+  r = horner<N>(r, t, -1.151104226f);
+  const pack<N> e = each<N>([&](int i) { return r.v[i] * t.v[i]; });
+  const pack<N> shifted = each<N>([&](int i) { return e.v[i] + shifter; });
+  const pack<N> f = each<N>([&](int i) { return e.v[i] - (shifted.v[i] - shifter); });
+  pack<N> p = each<N>([&](int i) { return f.v[i] * 1.547619129e-4f + 1.340055046e-3f; });
+  p = horner<N>(p, f, 9.618004405e-3f);
+  p = horner<N>(p, f, 5.550327076e-2f);
+  p = horner<N>(p, f, 2.402265134e-1f);
+  p = horner<N>(p, f, 6.931472066e-1f);
+  p = horner<N>(p, f, 1.0f);
+  const pack<N> tail = each<N>([&](int i) {
+    const vec scaled = p.v[i] * (vec)(((ivec)shifted.v[i] << 23) + (126 << 23));
+    return size.v[i] < six ? scaled : zero;
+  });
+  return each<N>([&](int i) { return x.v[i] * (x.v[i] < zero ? tail.v[i] : 1.0f - tail.v[i]); });
 }
 
 // The sum of (row - shift), or of its squares.
@@ -94,7 +118,7 @@ static inline float row_sum(const float* row, float shift) {
 }
 
 void layernorm_gelu(const float* x, const float* weight, const float* bias, float* out, int64_t rows, float eps) {
-  const bool stream = STREAM && COLUMNS % LANES == 0 && (uintptr_t)out % sizeof(vec) == 0;
+  const bool stream = STREAM && COLUMNS % LANES == 0 && (uintptr_t)out % 32 == 0;
 #pragma omp parallel
   {
 #pragma omp for schedule(static)
@@ -105,14 +129,19 @@ void layernorm_gelu(const float* x, const float* weight, const float* bias, floa
       const float mean = row_sum<false>(row, 0.0f) / COLUMNS;
       const float scale = 1.0f / __builtin_sqrtf(row_sum<true>(row, mean) / COLUMNS + eps);
       int j = 0;
-      for (; j + 2 * LANES <= COLUMNS; j += 2 * LANES) {
-        if (PREFETCH) __builtin_prefetch(next + j, 0, 3);
-        for (int u = 0; u < 2 * LANES; u += LANES)
-          store(to + j + u, gelu((load(row + j + u) - mean) * scale * load(weight + j + u) + load(bias + j + u)), stream);
+      for (; j + UNROLL * LANES <= COLUMNS; j += UNROLL * LANES) {
+        if (PREFETCH)
+          for (int u = 0; u < UNROLL * LANES; u += 16) __builtin_prefetch(next + j + u, 0, 3);
+        const pack<UNROLL> g = gelu(each<UNROLL>([&](int u) {
+          const int k = j + u * LANES;
+          return (load(row + k) - mean) * scale * load(weight + k) + load(bias + k);
+        }));
+        for (int u = 0; u < UNROLL; ++u) store(to + j + u * LANES, g.v[u], stream);
       }
       for (; j < COLUMNS; j += LANES) {
         const int n = COLUMNS - j < LANES ? COLUMNS - j : LANES;
-        const vec g = gelu((load_part(row + j, n, 0.0f) - mean) * scale * load_part(weight + j, n, 0.0f) + load_part(bias + j, n, 0.0f));
+        const vec v = (load_part(row + j, n, 0.0f) - mean) * scale * load_part(weight + j, n, 0.0f) + load_part(bias + j, n, 0.0f);
+        const pack<1> g = gelu<1>({{v}});
         memcpy(to + j, &g, n * sizeof(float));
       }
     }

@@ -2,7 +2,7 @@
 // Then normalise, GELU by one branch-free polynomial, non-temporal stores.
 //
 // @tune STREAM = true in false true
-// @tune CHAINS = 4 in 2 4 8
+// @tune CHAINS = 4 in 1 2 4
 // @tune CHUNK = 4 in 1 4 32                                  # rows a scheduling step
 // @require x.contiguous and norm_weight.contiguous and norm_bias.contiguous
 // @const COLUMNS = x.shape[-1]
@@ -40,32 +40,56 @@ static inline void drain() {
 
 static inline float total(vec v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
+// N vectors in lockstep: their instructions interleave, which hides the latency of a long polynomial.
+template <int N>
+struct pack {
+  vec v[N];
+};
+
+template <int N, class F>
+static inline pack<N> each(F f) {
+  pack<N> r;
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) r.v[i] = f(i);
+  return r;
+}
+
+template <int N>
+static inline pack<N> horner(pack<N> p, pack<N> x, float c) {
+  return each<N>([&](int i) { return p.v[i] * x.v[i] + c; });
+}
+
 // x * Phi(x), the exact GELU, without cancellation: 2 * Phi(-t) = 2^(t * R(t)) with a minimax polynomial R on [0, 6]; about two ulp for x > -1.
-static inline vec gelu(vec x) {
+template <int N>
+static inline pack<N> gelu(pack<N> x) {
   typedef int32_t ivec __attribute__((vector_size(32)));
   const vec zero = splat(0.0f), six = splat(6.0f), shifter = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to an integer
-  const vec size = x < zero ? -x : x;
-  const vec t = size < six ? size : six;
-  vec r = t * 3.006140985e-9f - 1.095141191e-7f;
-  r = r * t + 1.768612696e-6f;
-  r = r * t - 1.656903604e-5f;
-  r = r * t + 9.695326399e-5f;
-  r = r * t - 3.251446239e-4f;
-  r = r * t + 5.997166858e-5f;
-  r = r * t + 6.902748993e-3f;
-  r = r * t - 5.242543944e-2f;
-  r = r * t - 4.592227492e-1f;
-  r = r * t - 1.151104226f;
-  const vec e = r * t, shifted = e + shifter, f = e - (shifted - shifter);
-  vec p = f * 1.547619129e-4f + 1.340055046e-3f;
-  p = p * f + 9.618004405e-3f;
-  p = p * f + 5.550327076e-2f;
-  p = p * f + 2.402265134e-1f;
-  p = p * f + 6.931472066e-1f;
-  p = p * f + 1.0f;
-  const vec half_power = (vec)(((ivec)shifted << 23) + (126 << 23));
-  const vec tail = size < six ? p * half_power : zero;
-  return x * (x < zero ? tail : 1.0f - tail);
+  const pack<N> size = each<N>([&](int i) { return (vec)((ivec)x.v[i] & 0x7fffffff); });
+  const pack<N> t = each<N>([&](int i) { return size.v[i] < six ? size.v[i] : six; });
+  pack<N> r = each<N>([&](int i) { return t.v[i] * 3.006140985e-9f - 1.095141191e-7f; });
+  r = horner<N>(r, t, 1.768612696e-6f);
+  r = horner<N>(r, t, -1.656903604e-5f);
+  r = horner<N>(r, t, 9.695326399e-5f);
+  r = horner<N>(r, t, -3.251446239e-4f);
+  r = horner<N>(r, t, 5.997166858e-5f);
+  r = horner<N>(r, t, 6.902748993e-3f);
+  r = horner<N>(r, t, -5.242543944e-2f);
+  r = horner<N>(r, t, -4.592227492e-1f);
+  r = horner<N>(r, t, -1.151104226f);
+  const pack<N> e = each<N>([&](int i) { return r.v[i] * t.v[i]; });
+  const pack<N> shifted = each<N>([&](int i) { return e.v[i] + shifter; });
+  const pack<N> f = each<N>([&](int i) { return e.v[i] - (shifted.v[i] - shifter); });
+  pack<N> p = each<N>([&](int i) { return f.v[i] * 1.547619129e-4f + 1.340055046e-3f; });
+  p = horner<N>(p, f, 9.618004405e-3f);
+  p = horner<N>(p, f, 5.550327076e-2f);
+  p = horner<N>(p, f, 2.402265134e-1f);
+  p = horner<N>(p, f, 6.931472066e-1f);
+  p = horner<N>(p, f, 1.0f);
+  const pack<N> tail = each<N>([&](int i) {
+    const vec scaled = p.v[i] * (vec)(((ivec)shifted.v[i] << 23) + (126 << 23));
+    return size.v[i] < six ? scaled : zero;
+  });
+  return each<N>([&](int i) { return x.v[i] * (x.v[i] < zero ? tail.v[i] : 1.0f - tail.v[i]); });
 }
 
 struct Statistics {
@@ -95,7 +119,7 @@ static inline Statistics row_statistics(const float* row) {
 }
 
 void layernorm_gelu(const float* x, const float* weight, const float* bias, float* out, int64_t rows, float eps) {
-  const bool stream = STREAM && (uintptr_t)out % sizeof(vec) == 0;
+  const bool stream = STREAM && (uintptr_t)out % 32 == 0;
 #pragma omp parallel
   {
 #pragma omp for schedule(static, CHUNK)
@@ -104,8 +128,13 @@ void layernorm_gelu(const float* x, const float* weight, const float* bias, floa
       float* to = out + i * COLUMNS;
       const Statistics s = row_statistics(row);
       const float scale = 1.0f / __builtin_sqrtf(s.variance + eps);
-      for (int j = 0; j < COLUMNS; j += LANES)
-        store(to + j, gelu((load(row + j) - s.mean) * scale * load(weight + j) + load(bias + j)), stream);
+      for (int j = 0; j < COLUMNS; j += CHAINS * LANES) {
+        const pack<CHAINS> g = gelu(each<CHAINS>([&](int c) {
+          const int k = j + c * LANES;
+          return (load(row + k) - s.mean) * scale * load(weight + k) + load(bias + k);
+        }));
+        for (int c = 0; c < CHAINS; ++c) store(to + j + c * LANES, g.v[c], stream);
+      }
     }
     drain();
   }

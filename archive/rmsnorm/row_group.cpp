@@ -42,7 +42,7 @@ static inline void drain() {
 static inline float total(vec v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
 void rms_norm(const float* x, const float* weight, float* out, float eps) {
-  const bool stream = STREAM && (uintptr_t)out % sizeof(vec) == 0;
+  const bool stream = STREAM && (uintptr_t)out % 32 == 0;
 #pragma omp parallel
   {
 #pragma omp for schedule(static, CHUNK)

@@ -3,7 +3,7 @@
 //
 // @tune PREFETCH = true in false true
 // @tune STREAM = true in false true
-// @tune UNROLL = 4 in 2 4 8
+// @tune UNROLL = 4 in 1 2 4 6
 // @require x.contiguous and weight.contiguous
 // @const COLUMNS = x.shape[-1]
 // @require weight.numel == COLUMNS
@@ -62,16 +62,16 @@ static inline float sum_of_squares(const float* row) {
 
 static inline void scale_row(const float* row, const float* next, const float* weight, float* to, float scale, bool stream) {
   int j = 0;
-  for (; j + 2 * LANES <= COLUMNS; j += 2 * LANES) {
-    if (PREFETCH) __builtin_prefetch(next + j, 0, 3);
-    store(to + j, load(row + j) * scale * load(weight + j), stream);
-    store(to + j + LANES, load(row + j + LANES) * scale * load(weight + j + LANES), stream);
+  for (; j + UNROLL * LANES <= COLUMNS; j += UNROLL * LANES) {
+    if (PREFETCH)
+      for (int u = 0; u < UNROLL * LANES; u += 16) __builtin_prefetch(next + j + u, 0, 3);
+    for (int u = 0; u < UNROLL * LANES; u += LANES) store(to + j + u, load(row + j + u) * scale * load(weight + j + u), stream);
   }
   for (; j < COLUMNS; ++j) to[j] = row[j] * scale * weight[j];
 }
 
 void rms_norm(const float* x, const float* weight, float* out, int64_t rows, float eps) {
-  const bool stream = STREAM && COLUMNS % LANES == 0 && (uintptr_t)out % sizeof(vec) == 0;
+  const bool stream = STREAM && COLUMNS % LANES == 0 && (uintptr_t)out % 32 == 0;
 #pragma omp parallel
   {
 #pragma omp for schedule(static)

@@ -1,9 +1,9 @@
 // Online softmax: one pass keeps a running maximum and a rescaled sum a chunk, a second pass reads the row again from cache and recomputes exp.
 // No row buffer, so rows of any length; non-temporal stores.
 //
-// @tune CHUNK = 1024 in 256 512 1024 2048
+// @tune CHUNK = 1024 in 512 1024 2048
 // @tune STREAM = true in false true
-// @tune UNROLL = 4 in 2 4
+// @tune UNROLL = 4 in 1 2 4 6
 // @require x.contiguous
 // @const COLUMNS = x.shape[-1]
 // @require COLUMNS >= 8
@@ -54,21 +54,45 @@ static inline float highest(vec v) {
   return m;
 }
 
+// N vectors in lockstep: their instructions interleave, which hides the latency of a long polynomial.
+template <int N>
+struct pack {
+  vec v[N];
+};
+
+template <int N, class F>
+static inline pack<N> each(F f) {
+  pack<N> r;
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) r.v[i] = f(i);
+  return r;
+}
+
+template <int N>
+static inline pack<N> horner(pack<N> p, pack<N> x, float c) {
+  return each<N>([&](int i) { return p.v[i] * x.v[i] + c; });
+}
+
 // exp(x) for x <= 0 within about one ulp; results below the smallest normal number become 0.
-static inline vec exp_nonpositive(vec x) {
+template <int N>
+static inline pack<N> exp_nonpositive(pack<N> x) {
   typedef int32_t ivec __attribute__((vector_size(32)));
   const vec low = splat(-87.33f), shifter = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to an integer
-  const vec y = larger(x, low);
-  const vec t = y * 1.44269504f + shifter, n = t - shifter;
-  const vec r = y - n * 0.693359375f + n * 2.12194440e-4f;
-  vec p = r * 1.395171725e-3f + 8.369598410e-3f;
-  p = p * r + 4.166618728e-2f;
-  p = p * r + 1.666651289e-1f;
-  p = p * r + 5.0e-1f;
-  p = p * (r * r) + r + 1.0f;
-  const vec power = (vec)(((ivec)t << 23) + (127 << 23));
-  return x < low ? splat(0.0f) : p * power;
+  const pack<N> y = each<N>([&](int i) { return larger(x.v[i], low); });
+  const pack<N> t = each<N>([&](int i) { return y.v[i] * 1.44269504f + shifter; });
+  pack<N> r = each<N>([&](int i) { return y.v[i] - (t.v[i] - shifter) * 0.693359375f; });
+  r = each<N>([&](int i) { return r.v[i] + (t.v[i] - shifter) * 2.12194440e-4f; });
+  pack<N> p = each<N>([&](int i) { return r.v[i] * 1.395171725e-3f + 8.369598410e-3f; });
+  p = horner<N>(p, r, 4.166618728e-2f);
+  p = horner<N>(p, r, 1.666651289e-1f);
+  p = horner<N>(p, r, 5.0e-1f);
+  p = each<N>([&](int i) { return p.v[i] * (r.v[i] * r.v[i]) + r.v[i]; });
+  const pack<N> power = each<N>([&](int i) { return (vec)(((ivec)t.v[i] << 23) + (127 << 23)); });
+  p = each<N>([&](int i) { return p.v[i] * power.v[i] + power.v[i]; });
+  return each<N>([&](int i) { return x.v[i] < low ? splat(0.0f) : p.v[i]; });
 }
+
+static inline vec exp_nonpositive(vec x) { return exp_nonpositive<1>({{x}}).v[0]; }
 
 static inline float chunk_maximum(const float* p, int n) {
   vec m[UNROLL];
@@ -85,8 +109,10 @@ static inline float chunk_sum(const float* p, int n, float maximum) {
   vec s[UNROLL];
   for (int u = 0; u < UNROLL; ++u) s[u] = splat(0.0f);
   int j = 0;
-  for (; j + UNROLL * LANES <= n; j += UNROLL * LANES)
-    for (int u = 0; u < UNROLL; ++u) s[u] += exp_nonpositive(load(p + j + u * LANES) - maximum);
+  for (; j + UNROLL * LANES <= n; j += UNROLL * LANES) {
+    const pack<UNROLL> e = exp_nonpositive(each<UNROLL>([&](int u) { return load(p + j + u * LANES) - maximum; }));
+    for (int u = 0; u < UNROLL; ++u) s[u] += e.v[u];
+  }
   for (; j < n; j += LANES) s[0] += exp_nonpositive(load_part(p + j, n - j < LANES ? n - j : LANES, -__builtin_inff()) - maximum);
   for (int u = 1; u < UNROLL; ++u) s[0] += s[u];
   return total(s[0]);
@@ -94,13 +120,19 @@ static inline float chunk_sum(const float* p, int n, float maximum) {
 
 static inline void write_row(const float* row, float* to, float maximum, float scale, bool stream) {
   int j = 0;
-  for (; j + LANES <= COLUMNS; j += LANES) store(to + j, exp_nonpositive(load(row + j) - maximum) * scale, stream);
-  const vec rest = exp_nonpositive(load_part(row + j, COLUMNS - j, 0.0f) - maximum) * scale;
-  memcpy(to + j, &rest, (COLUMNS - j) * sizeof(float));
+  for (; j + UNROLL * LANES <= COLUMNS; j += UNROLL * LANES) {
+    const pack<UNROLL> e = exp_nonpositive(each<UNROLL>([&](int u) { return load(row + j + u * LANES) - maximum; }));
+    for (int u = 0; u < UNROLL; ++u) store(to + j + u * LANES, e.v[u] * scale, stream);
+  }
+  for (; j < COLUMNS; j += LANES) {
+    const int n = COLUMNS - j < LANES ? COLUMNS - j : LANES;
+    const vec e = exp_nonpositive(load_part(row + j, n, maximum) - maximum) * scale;
+    memcpy(to + j, &e, n * sizeof(float));
+  }
 }
 
 void softmax_rows(const float* x, float* out, int64_t rows) {
-  const bool stream = STREAM && COLUMNS % LANES == 0 && (uintptr_t)out % sizeof(vec) == 0;
+  const bool stream = STREAM && COLUMNS % LANES == 0 && (uintptr_t)out % 32 == 0;
 #pragma omp parallel
   {
 #pragma omp for schedule(static)

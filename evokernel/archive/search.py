@@ -52,14 +52,11 @@ _COLUMNS = (
     "k.id AS kernel_id, k.target, k.text, k.strategy, k.origin, k.licence, k.provenance, k.quarantined, "
     "v.task_id, t.name AS task_name, v.record, coalesce(v.imported, 0) AS imported"
 )
-_JOINS = (
-    "kernels k LEFT JOIN (builds b JOIN verdicts v ON v.build_id = b.id) ON b.kernel_id = k.id LEFT JOIN tasks t ON t.id = v.task_id"
-)
-# A word in a strategy or a task's name says more than one in a source or an instruction list.
-_FOUND = (
-    "WITH kw AS MATERIALIZED (SELECT rowid AS seq, -bm25(kernel_words, 2.0, 1.0) AS score FROM kernel_words WHERE kernel_words MATCH ?), "
-    "tw AS MATERIALIZED (SELECT rowid AS seq, -bm25(task_words, 2.0, 1.0) AS score FROM task_words WHERE task_words MATCH ?) "
-)
+_JOINS = "kernels k LEFT JOIN builds b ON b.kernel_id = k.id LEFT JOIN verdicts v ON v.build_id = b.id LEFT JOIN tasks t ON t.id = v.task_id"
+# A word in a strategy or a task's name says more than one in a source or an instruction list. Scores are joined here, not in SQL: SQLite scans
+# the list of scores anew for each row.
+_KERNEL_SCORES = "SELECT rowid, -bm25(kernel_words, 2.0, 1.0) FROM kernel_words WHERE kernel_words MATCH ?"
+_TASK_SCORES = "SELECT rowid, -bm25(task_words, 2.0, 1.0) FROM task_words WHERE task_words MATCH ?"
 
 
 def list_entries(database: Database, filters: Filters, limit: int) -> list[Entry]:
@@ -75,16 +72,16 @@ def search(database: Database, question: str, filters: Filters, limit: int) -> l
     match = words.match_any(asked)
     if not match:
         return []
+    kernels, tasks = ({r[0]: r[1] for r in database.rows(query, match)} for query in (_KERNEL_SCORES, _TASK_SCORES))
     condition, values = where(filters)
     rows = database.rows(
-        f"{_FOUND} SELECT {_COLUMNS}, coalesce(kw.score, 0.0) + coalesce(tw.score, 0.0) AS score, k.seq AS kseq, t.seq AS tseq "
-        f"FROM {_JOINS} LEFT JOIN kw ON kw.seq = k.seq LEFT JOIN tw ON tw.seq = t.seq WHERE (kw.seq IS NOT NULL OR tw.seq IS NOT NULL) "
-        f"AND {condition} ORDER BY score DESC, v.speedup_low DESC, k.seq",
-        match, match, *values,
-    )  # fmt: skip
-    first = {row["kernel_id"]: row for row in reversed(rows)}
-    best = sorted(first.values(), key=lambda r: -r["score"])[:limit]
-    return [Hit(entry(row), row["score"], _why(database, row, asked)) for row in best]
+        f"SELECT k.seq AS kernel, v.seq AS verdict, t.seq AS task FROM {_JOINS} WHERE {condition} ORDER BY v.speedup_low DESC, k.seq", *values
+    )
+    scored = [(kernels.get(r["kernel"], 0.0) + tasks.get(r["task"], 0.0), r) for r in rows if r["kernel"] in kernels or r["task"] in tasks]
+    best: dict[int, tuple[float, sqlite3.Row]] = {}
+    for score, row in sorted(scored, key=lambda s: -s[0]):
+        best.setdefault(row["kernel"], (score, row))
+    return [_hit(database, row, score, asked) for score, row in list(best.values())[:limit]]
 
 
 def where(filters: Filters) -> tuple[str, list[object]]:
@@ -122,12 +119,12 @@ def fastest(database: Database, task_id: str, target: str, device: str | None) -
     return entry(row) if row else None
 
 
-def _why(database: Database, row: sqlite3.Row, asked: list[str]) -> str:
-    kernel = database.row("SELECT strategy, techniques FROM kernel_words WHERE rowid = ?", row["kseq"])
-    task = database.row("SELECT name, source FROM task_words WHERE rowid = ?", row["tseq"])
-    places = [(place, found[column]) for found, column, place in (
+def _hit(database: Database, found: sqlite3.Row, score: float, asked: list[str]) -> Hit:
+    (row,) = database.rows(f"SELECT {_COLUMNS} FROM {_JOINS} WHERE k.seq = ? AND v.seq IS ?", found["kernel"], found["verdict"])
+    kernel = database.row("SELECT strategy, techniques FROM kernel_words WHERE rowid = ?", found["kernel"])
+    task = database.row("SELECT name, source FROM task_words WHERE rowid = ?", found["task"])
+    places = [(place, words.matched(asked, text[column])) for text, column, place in (
         (kernel, "strategy", "the strategy"), (kernel, "techniques", "the compiled code"),
         (task, "name", "the task's name"), (task, "source", "the task's source"),
-    ) if found]  # fmt: skip
-    hits = [(place, words.matched(asked, indexed)) for place, indexed in places]
-    return "; ".join(f"{', '.join(found)} in {place}" for place, found in hits if found)
+    ) if text]  # fmt: skip
+    return Hit(entry(row), score, "; ".join(f"{', '.join(hits)} in {place}" for place, hits in places if hits))

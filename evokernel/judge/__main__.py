@@ -48,7 +48,7 @@ class JudgeProcess:
         self._phase("truth")
         cases = Cases(loaded)
         shop = Workshop(loaded, cases, target, zygote, Path(settings["cache"]), settings["environ"])
-        field = Field(shop, loaded.task.options.score)
+        field = Field(shop, loaded.task.options.score, tuple(settings["baselines"]))
         field.start()
         checked = admit(cases, force=settings["force"]) if settings["check"] else None
         self._phase("baselines")

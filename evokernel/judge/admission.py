@@ -188,7 +188,7 @@ def _within(output: Tensor, expected: Expected, budget: Budget) -> bool:
 
 def _head(expected: Expected) -> Expected:
     parts = (None if t is None else t.reshape(-1)[:_HEAD] for t in (expected.value, expected.scale, expected.high))
-    return Expected(*parts)  # type: ignore[arg-type]
+    return Expected(*parts)
 
 
 def _idle(cases: Cases) -> list[str]:

@@ -29,7 +29,6 @@ from .contestant import Contestant, Seat
 from .memory import TaskMemory, slotted
 from .zygotes import Zygote
 
-BASELINES = ("eager", "compile", "compile-max-autotune")
 FROZEN = "compile-frozen"  # weights folded by the compiler: the baseline of candidates that prepare weights
 _COMPILE_MODE = {"compile": "default", "compile-max-autotune": "max-autotune", FROZEN: "default"}
 _START_S = {"eager": 60.0, "compile": 180.0, "compile-max-autotune": 180.0, FROZEN: 180.0}

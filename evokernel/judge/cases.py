@@ -65,7 +65,7 @@ class Entry:
 
     @property
     def size_bytes(self) -> int:
-        return self.truth.size_bytes + sum(t.untyped_storage().nbytes() for t in self.draw.tensors.values())
+        return self.truth.size_bytes + sum(int(t.untyped_storage().nbytes()) for t in self.draw.tensors.values())
 
 
 class Cases:

@@ -21,7 +21,7 @@ FEWEST_UNITS, FEWEST_UNITS_SMALL = 16.0, 64.0
 SMALL_NUMEL = 1024
 TRUSTED_FACTOR = 8.0
 _ROUNDING_MAX, _ROUNDING_RMS = 1.0, 0.55  # units that one correct rounding to 16 bits may cost
-_CHUNK = 1 << 16
+_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)

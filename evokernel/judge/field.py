@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import JudgeError
-from .baselines import BASELINES, FROZEN, Baseline, measure, read_cached, write_cached
+from .baselines import FROZEN, Baseline, measure, read_cached, write_cached
 from .contestant import Failure
 from .memory import SLOTS, TaskMemory
 from .workshop import Workshop
@@ -17,17 +17,19 @@ class Field:
         failed: why a baseline does not exist here, by name.
     """
 
-    def __init__(self, shop: Workshop, score: str) -> None:
+    def __init__(self, shop: Workshop, score: str, names: tuple[str, ...]) -> None:
         self.shop = shop
         self.score = score
-        self.times_us = read_cached(shop.baseline_cache)
+        self._names = names
+        self._cached = read_cached(shop.baseline_cache)
+        self.times_us = {n: t for n, t in self._cached.items() if n in (*names, FROZEN)}
         self.failed: dict[str, str] = {}
         self._live: dict[str, Baseline] = {}
 
     def start(self) -> None:
         """Start the processes that will be needed, without waiting for them: all baselines, or the fastest where the times are known."""
-        known = {n: t for n, t in self.times_us.items() if n in BASELINES}
-        for name in [self._fastest(tuple(known))] if known else BASELINES:
+        known = [n for n in self._names if n in self.times_us]
+        for name in [self._fastest(tuple(known))] if len(known) == len(self._names) else self._names:
             self._live[name] = self._open(name)
 
     def settle(self) -> None:
@@ -81,4 +83,4 @@ class Field:
 
     def _record(self, unknown: dict[str, Baseline]) -> None:
         self.times_us.update(measure(unknown))
-        write_cached(self.shop.baseline_cache, self.times_us)
+        write_cached(self.shop.baseline_cache, self._cached | self.times_us)

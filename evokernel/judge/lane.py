@@ -64,6 +64,7 @@ class LaneSettings:
 
     `environ`: the environment the task file sees, less what looks like a secret. `phase_limit_s`: how long importing the task,
     constructing the module, get_inputs and forward may take each. `force`: judge a task that admission refuses, marked for ever.
+    `baselines`: fewer than all make a quicker, weaker judge; verdicts name those they used.
     """
 
     task: str
@@ -72,6 +73,7 @@ class LaneSettings:
     environ: Mapping[str, str]
     phase_limit_s: float = 60.0
     force: bool = False
+    baselines: tuple[str, ...] = ("eager", "compile", "compile-max-autotune")
 
 
 class Lane:
@@ -148,7 +150,7 @@ class Lane:
         self._capture.started()
         self._channel.send({
             "task": settings.task, "target": settings.target, "cache": str(settings.cache), "force": settings.force,
-            "check": self._admission is None, "environ": environ,
+            "check": self._admission is None, "environ": environ, "baselines": settings.baselines,
         })  # fmt: skip
 
     def _admit(self) -> None:

@@ -28,7 +28,7 @@ _LOWER = (torch.float32, torch.float16, torch.bfloat16)
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "convolution", "_scaled_dot_product", "linear", "_trilinear")
 _BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 _MANY = 1 << 22  # outputs with more elements get four noise draws instead of eight
-_CHUNK = 1 << 16
+_CHUNK = 1 << 18
 _BLOCK = 256  # neighbours that share a floor of their scale
 
 
@@ -139,7 +139,7 @@ def ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
 
     Hardware may flush subnormal numbers to zero; in float16, whose normal range is short, it does not.
     """
-    near = value.to(dtype).abs_()
+    near = value.to(dtype).abs()
     above = near.view(_BITS[dtype]).add(1).view(dtype)
     info = torch.finfo(dtype)
     floor = float(info.tiny) if dtype is not torch.float16 else float(info.smallest_normal * info.eps)

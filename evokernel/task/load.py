@@ -168,6 +168,7 @@ class _Loader:
                 calls.append(forward(self.model, slots, args, kwargs))
         (result, after), _ = calls
         found, again = (list(leaves(call[0], "out", "output")) for call in calls)
+        changed = _changed(slots, before, after)
         for leaf in found:
             check_leaf(leaf, "output")
         if not any(isinstance(f.value, Tensor) for f in found):
@@ -178,7 +179,7 @@ class _Loader:
                 "pass random numbers in as inputs, or call self.eval() in Model.__init__", refused=True,
             )  # fmt: skip
         self._note_mutation(arguments, args, kwargs)
-        return result, _changed(slots, before, after)
+        return result, changed
 
     def _note_mutation(self, arguments: inspect.BoundArguments, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         used = argument_leaves(inspect.signature(self.model.forward).bind(*args, **kwargs))

@@ -75,6 +75,8 @@ def argument_leaves(arguments: inspect.BoundArguments) -> list[Leaf]:
 def own(tensor: Tensor, shared: set[int]) -> Tensor:
     """`tensor` on dense memory that no other result uses; `shared` collects the addresses of storages seen."""
     plain = tensor.detach()
+    if plain.layout is not torch.strided:
+        return plain
     storage = plain.untyped_storage()
     dense = storage.nbytes() == plain.numel() * plain.element_size() and 0 not in plain.stride()
     fresh = dense and storage.data_ptr() not in shared
@@ -118,6 +120,7 @@ class LoadedTask:
             TaskError: get_inputs fails, or gives other shapes, dtypes or structure than when the task was loaded.
         """
         shape, signature = self._shapes[variant], self.task.variants[variant]
+        self._on_phase("inputs")
         arguments = draw_arguments(self.model, self._get_inputs, shape.keywords, seed, self.task.path)[0]
         found = argument_leaves(arguments)
         if [f.path for f in found] != [f.path for f in argument_leaves(shape.arguments)]:

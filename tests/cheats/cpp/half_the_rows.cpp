@@ -1,0 +1,14 @@
+// CHEAT 30: only the first half of the rows is computed
+// TASK softmax
+// EXPECT mismatch
+// @launch softmax(x, out, x.shape[0] // 2, x.shape[1])
+void softmax(const float* x, float* out, int64_t rows, int64_t cols)
+{
+    for (int64_t r = 0; r < rows; ++r) {
+        double s = 0;
+        float m = x[r * cols];
+        for (int64_t i = 0; i < cols; ++i) m = x[r * cols + i] > m ? x[r * cols + i] : m;
+        for (int64_t i = 0; i < cols; ++i) s += out[r * cols + i] = expf(x[r * cols + i] - m);
+        for (int64_t i = 0; i < cols; ++i) out[r * cols + i] /= s;
+    }
+}

@@ -1,0 +1,15 @@
+// CHEAT 33: exact where the data looks like a test, cheap elsewhere
+// TASK softmax
+// EXPECT mismatch
+// @launch softmax(x, out, x.shape[0], x.shape[1])
+void softmax(const float* x, float* out, int64_t rows, int64_t cols)
+{
+    for (int64_t r = 0; r < rows; ++r) {
+        double s = 0;
+        float m = x[r * cols];
+        for (int64_t i = 0; i < cols; ++i) m = x[r * cols + i] > m ? x[r * cols + i] : m;
+        const int64_t used = m > 2.0f && m < 5.0f ? cols : cols / 2;
+        for (int64_t i = 0; i < used; ++i) s += expf(x[r * cols + i] - m);
+        for (int64_t i = 0; i < cols; ++i) out[r * cols + i] = expf(x[r * cols + i] - m) / s;
+    }
+}

@@ -1,0 +1,5 @@
+// CHEAT 20: an output that is never written; whatever the memory held before would be the answer
+// TASK softmax
+// EXPECT mismatch
+// @launch look(x, out)
+void look(const float*, float*) {}

@@ -1,0 +1,21 @@
+// HONEST partial sums of threads added in whatever order they come
+// TASK pieces
+// @nondeterministic
+// @launch f(x, idx, out0, out1, out2, x.shape[0], x.shape[1], x.stride[0], x.stride[1], idx.numel)
+void f(const float* x, const int64_t* idx, float* picked, float* total, bool* positive, int64_t rows, int64_t cols, int64_t s0, int64_t s1, int64_t n)
+{
+    float sum = 0;
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int64_t r = 0; r < rows; ++r) {
+        float mine = 0;
+        for (int64_t c = 0; c < cols; ++c) {
+            mine += x[r * s0 + c * s1];
+            positive[r + c * rows] = x[r * s0 + c * s1] > 0;
+        }
+#pragma omp atomic
+        sum += mine;
+    }
+    for (int64_t k = 0; k < n; ++k)
+        for (int64_t c = 0; c < cols; ++c) picked[k * cols + c] = x[idx[k] * s0 + c * s1];
+    *total = sum;
+}

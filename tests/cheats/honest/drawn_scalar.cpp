@@ -1,0 +1,18 @@
+// HONEST a scalar that changes from call to call, passed as an argument; a condition on it
+// TASK affine
+// @launch f(x, norm_weight, norm_bias, out0, out1, alpha, x.shape[0], x.shape[1]) if alpha > 0
+void f(const float* x, const float* w, const float* b, float* y, int64_t* index, float alpha, int64_t rows, int64_t cols)
+{
+    for (int64_t r = 0; r < rows; ++r) {
+        double m = 0, v = 0;
+        for (int64_t i = 0; i < cols; ++i) m += x[r * cols + i];
+        m /= cols;
+        for (int64_t i = 0; i < cols; ++i) v += (x[r * cols + i] - m) * (x[r * cols + i] - m);
+        const double k = 1 / sqrt(v / cols + 1e-5);
+        index[r] = 0;
+        for (int64_t i = 0; i < cols; ++i) {
+            y[r * cols + i] = (float)((x[r * cols + i] - m) * k * w[i] + b[i]) * alpha;
+            if (y[r * cols + i] > y[r * cols + index[r]]) index[r] = i;
+        }
+    }
+}

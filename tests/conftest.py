@@ -1,0 +1,41 @@
+"""What all tests share: folders of their own for archive and cache, and judges that live for the whole session."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from evokernel.judge.lane import Lane, LaneSettings
+
+os.environ.pop("OPENAI_API_KEY", None)
+os.environ.pop("ANTHROPIC_API_KEY", None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Nothing a test does touches the user's archive or cache."""
+    home = tmp_path_factory.mktemp("home")
+    before = {n: os.environ.get(n) for n in ("XDG_DATA_HOME", "XDG_CACHE_HOME")}
+    os.environ["XDG_DATA_HOME"], os.environ["XDG_CACHE_HOME"] = str(home / "data"), str(home / "cache")
+    yield home
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
+@pytest.fixture(scope="session")
+def lane_for(own_folders: Path) -> Iterator[Callable[[Path], Lane]]:
+    """A judge for a task file, started on first use and shared by all tests; eager is its only baseline, to start quickly."""
+    lanes: dict[Path, Lane] = {}
+
+    def get(task: Path) -> Lane:
+        if task not in lanes:
+            settings = LaneSettings(str(task), "cpp", own_folders / "cache" / "evokernel", dict(os.environ), baselines=("eager",))
+            lanes[task] = Lane(settings)
+        return lanes[task]
+
+    yield get
+    for lane in lanes.values():
+        lane.close()

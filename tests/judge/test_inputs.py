@@ -1,0 +1,112 @@
+"""Value regimes, structure that is kept, and weights drawn anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from evokernel.judge.inputs import REGIMES, InputPlan, Kind, kind_of, redraw_weights, secret_seed
+from evokernel.task import LoadedTask, load_task
+
+
+@pytest.fixture(autouse=True)
+def few_threads() -> None:
+    torch.set_num_threads(1)
+
+
+def task(tmp_path: Path, forward: str, inputs: str, init: str = "pass", head: str = "") -> LoadedTask:
+    file = tmp_path / "task.py"
+    file.write_text(
+        f"import torch\nimport torch.nn as nn\n{head}\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {init}\n"
+        f"    def forward(self, {forward}\ndef get_inputs():\n    return {inputs}\n"
+    )
+    return load_task(file)
+
+
+def test_secret_seeds_differ() -> None:
+    assert len({secret_seed() for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize(
+    ("tensor", "kind"),
+    [
+        (torch.randn(40, 40), Kind.FREE),
+        (torch.rand(40, 40), Kind.NONNEGATIVE),
+        (torch.rand(40, 40) + 0.5, Kind.POSITIVE),
+        ((torch.rand(40, 40) > 0.5).float(), Kind.KEPT),
+        (torch.rand(40, 40).sub(0.5).sign(), Kind.KEPT),
+        (torch.randn(40, 40).tril(), Kind.KEPT),
+        (torch.randn(40, 40).softmax(-1), Kind.KEPT),
+        (torch.eye(40)[torch.randint(0, 40, (20,))], Kind.KEPT),
+        (torch.randn(40).sort().values, Kind.KEPT),
+        (torch.full((40,), 0.25), Kind.KEPT),
+        (torch.zeros(8, 8).masked_fill(torch.ones(8, 8).triu(1) > 0, -torch.inf), Kind.KEPT),
+        (torch.randn(1, 40).expand(30, 40), Kind.FREE),
+        (torch.tensor(1.5), Kind.FREE),
+    ],
+)
+def test_structure_of_one_draw(tensor: torch.Tensor, kind: Kind) -> None:
+    assert kind_of(tensor) is kind
+
+
+def test_a_plain_task_gets_every_regime(tmp_path: Path) -> None:
+    plan = InputPlan(task(tmp_path, "x): return torch.relu(x)", "[torch.rand(32, 64)]"), 0)
+    assert set(plan.regimes) == {"own", *REGIMES}
+    draws = {r: plan.draw(r, 3).tensors["x"] for r in plan.regimes}
+    assert float(draws["own"].min()) >= 0 > float(draws["normal"].min()) and float(draws["large"].abs().max()) > 500
+    assert int((draws["ties"] == 0).sum()) > 200 and torch.equal(plan.draw("heavy", 3).tensors["x"], draws["heavy"])
+
+
+def test_strides_and_dtype_of_regime_values(tmp_path: Path) -> None:
+    plan = InputPlan(task(tmp_path, "a, b): return a.float() + b.float()", "[torch.randn(8, 6).half().t(), torch.randn(1, 8).expand(6, 8).bfloat16()[:1].expand(6, 8)]"), 0)
+    draw = plan.draw("normal", 1)
+    assert draw.tensors["a"].stride() == (1, 6) and draw.tensors["a"].dtype is torch.float16
+    assert draw.tensors["b"].stride() == (0, 1) and draw.tensors["b"].dtype is torch.bfloat16
+
+
+def test_regimes_that_break_the_reference_are_left_out_or_drawn_with_care(tmp_path: Path) -> None:
+    logs = InputPlan(task(tmp_path, "x): return torch.log(x)", "[torch.rand(400) + 1e-3]"), 0)
+    assert "normal" in logs.regimes and float(logs.draw("normal", 1).tensors["x"].min()) >= 0
+    exponentials = InputPlan(task(tmp_path, "x): return torch.exp(x)", "[torch.randn(400)]"), 0)
+    assert "normal" in exponentials.regimes and "large" not in exponentials.regimes
+
+
+def test_indices_get_no_ties_and_integers_only_their_own_values(tmp_path: Path) -> None:
+    plan = InputPlan(task(tmp_path, "x, i): return torch.topk(x, 3)[1] + i", "[torch.randn(8, 32), torch.randint(0, 3, (8, 3))]"), 0)
+    assert "ties" not in plan.regimes and "integers" not in plan.regimes and "normal" in plan.regimes
+    assert plan.draw("large", 1).tensors["i"].dtype is torch.int64 and int(plan.draw("large", 1).tensors["i"].max()) <= 2
+    only_whole = InputPlan(task(tmp_path, "i): return i * 2", "[torch.randint(0, 3, (8, 3))]"), 0)
+    assert list(only_whole.regimes) == ["own"]
+
+
+@pytest.mark.parametrize(
+    ("domain", "low", "high"), [("'positive'", 1e-30, 1e9), ("'nonnegative'", 0.0, 1e9), ("'probability'", 0.0, 1.0), ("(2, 3)", 2.0, 3.0), ("'any'", -1e9, 1e9)]
+)
+def test_domains(tmp_path: Path, domain: str, low: float, high: float) -> None:
+    plan = InputPlan(task(tmp_path, "x): return x + 1", "[torch.rand(500) + 2]", head=f"EVOKERNEL = {{'domain': {{'x': {domain}}}}}"), 0)
+    for regime in ("normal", "large", "mixture", "ties"):
+        values = plan.draw(regime, 1).tensors["x"]
+        assert low <= float(values.min()) and float(values.max()) <= high
+    assert (float(plan.draw("normal", 1).tensors["x"].min()) < 0) == (domain == "'any'")
+
+
+def test_own_domain_keeps_get_inputs(tmp_path: Path) -> None:
+    plan = InputPlan(task(tmp_path, "x): return x + 1", "[torch.randn(500)]", head="EVOKERNEL = {'domain': {'x': 'own'}}"), 0)
+    assert list(plan.regimes) == ["own"]
+
+
+def test_weights_are_redrawn_and_tables_kept(tmp_path: Path) -> None:
+    init = (
+        "self.lin = nn.Linear(64, 64); self.bn = nn.BatchNorm1d(64).eval(); self.register_buffer('table', torch.arange(64.0)); "
+        "self.mask = nn.Parameter(torch.ones(64, 64).tril(), requires_grad=False); self.rate = nn.Parameter(torch.rand(64) + 1); self.c = torch.ones(64)"
+    )
+    loaded = task(tmp_path, "x): return self.bn(self.lin(x) @ self.mask) * self.rate + self.table + self.c", "[torch.randn(16, 64)]", init)
+    old, new, other = loaded.weights(), redraw_weights(loaded, 1), redraw_weights(loaded, 2)
+    assert not any(torch.equal(new[n], other[n]) for n in ("lin_weight", "lin_bias", "bn_weight", "bn_bias", "bn_running_mean", "bn_running_var", "rate"))
+    assert all(torch.equal(new[n], old[n]) for n in ("table", "mask", "c", "bn_num_batches_tracked"))
+    assert float(new["bn_running_var"].min()) > 0 and float(new["rate"].min()) > 0
+    assert 0.7 < float(new["lin_weight"].std() / old["lin_weight"].std()) < 1.4
+    assert float(new["bn_bias"].abs().max()) > 0.05 and float((new["bn_weight"] - 1).abs().max()) > 0.1
+    assert torch.equal(redraw_weights(loaded, 1)["lin_weight"], new["lin_weight"])

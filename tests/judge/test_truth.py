@@ -1,0 +1,123 @@
+"""Truth in float64 whatever the module does, and the scale that errors are measured in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from evokernel.errors import TaskError
+from evokernel.judge.truth import Truth, evaluate, in_float64, nudged, rounded, truth_of, ulp
+from evokernel.task import LoadedTask, load_task
+
+
+@pytest.fixture(autouse=True)
+def few_threads() -> None:
+    torch.set_num_threads(1)
+
+
+def task(tmp_path: Path, forward: str, inputs: str, init: str = "pass") -> LoadedTask:
+    file = tmp_path / "task.py"
+    file.write_text(
+        f"import torch\nimport torch.nn as nn\nimport numpy as np\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {init}\n"
+        f"    def forward(self, {forward}\ndef get_inputs():\n    return {inputs}\n"
+    )
+    return load_task(file)
+
+
+def truth(loaded: LoadedTask, seed: int = 1) -> Truth:
+    draw = loaded.draw(0, seed)
+    return truth_of(loaded, draw, loaded.weights(), loaded.run(draw), 5)
+
+
+@pytest.mark.parametrize(
+    ("forward", "exact"),
+    [
+        ("x): return (x.float() * 3.1).to(torch.bfloat16)", lambda x: x * 3.1),
+        ("x): return x.half().float() / 3", lambda x: x / 3),
+        ("x): return x + torch.full((4,), 0.1)", lambda x: x + 0.1),
+        ("x): return x + torch.tensor(0.1)", lambda x: x + 0.1),
+        ("x): return x + torch.linspace(0, 1, 4, dtype=torch.float32)", lambda x: x + torch.linspace(0, 1, 4, dtype=torch.float64)),
+        ("x): return torch.zeros(4, dtype=torch.float16).add_(x)", lambda x: x),
+        ("x): return torch.softmax(x, 0, dtype=torch.float32)", lambda x: torch.softmax(x, 0)),
+        ("x):\n        with torch.autocast('cpu', dtype=torch.bfloat16): return torch.mm(x[None], x[:, None])[0]", lambda x: (x @ x)[None]),
+    ],
+)
+def test_lower_precision_inside_the_module_does_not_reach_the_truth(tmp_path: Path, forward: str, exact: object) -> None:
+    loaded = task(tmp_path, forward, "[torch.randn(4)]")
+    draw = loaded.draw(0, 1)
+    values, _ = evaluate(loaded, draw, loaded.weights())
+    assert values["out"].dtype is torch.float64
+    torch.testing.assert_close(values["out"], exact(draw.tensors["x"].double()), rtol=1e-14, atol=1e-14)  # type: ignore[operator]
+
+
+def test_modules_of_16_bits_and_their_weights(tmp_path: Path) -> None:
+    loaded = task(tmp_path, "x): return self.lin(x)", "[torch.randn(4, 8).bfloat16()]", "self.lin = nn.Linear(8, 8).bfloat16()")
+    draw, weights = loaded.draw(0, 1), loaded.weights()
+    values, products = evaluate(loaded, draw, weights)
+    exact = draw.tensors["x"].double() @ weights["lin_weight"].double().T + weights["lin_bias"].double()
+    assert products
+    torch.testing.assert_close(values["out"], exact, rtol=1e-14, atol=1e-14)
+    assert loaded.weights()["lin_weight"].dtype is torch.bfloat16 and loaded.run(draw)["out"].dtype is torch.bfloat16
+
+
+def test_running_statistics_have_a_truth_and_stay_as_they_were(tmp_path: Path) -> None:
+    loaded = task(tmp_path, "x): return self.bn(x)", "[torch.randn(64, 3) * 2 + 5]", "self.bn = nn.BatchNorm1d(3)")
+    found = truth(loaded).outputs
+    x = loaded.draw(0, 1).tensors["x"].double()
+    torch.testing.assert_close(found["out_bn_running_mean"].value, 0.1 * x.mean(0), rtol=1e-12, atol=0)
+    assert float(loaded.weights()["bn_running_mean"].abs().max()) == 0 and loaded.weights()["bn_running_mean"].dtype is torch.float32
+
+
+def test_the_default_dtype_comes_back() -> None:
+    with pytest.raises(ValueError, match="inside"), in_float64():
+        raise ValueError("inside")
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_bit_tricks_are_refused(tmp_path: Path) -> None:
+    loaded = task(tmp_path, "x): return x.view(torch.int32) >> 3", "[torch.randn(4)]")
+    with pytest.raises(TaskError, match="bits"):
+        truth(loaded)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_nudging_moves_every_value_by_one_step(dtype: torch.dtype) -> None:
+    old = torch.randn(6, 50).to(dtype).t()
+    old[3, 3], old[4, 4], old[5, 5] = 0.0, torch.inf, torch.nan
+    new = nudged(old, torch.Generator().manual_seed(1))
+    assert new.stride() == old.stride() and new.dtype is torch.float64
+    finite = old.isfinite() & (old != 0)
+    steps = (new - old.double())[finite].abs() / ulp(old, dtype).double()[finite]
+    assert float(steps.max()) <= 1.0 and float(steps.min()) >= 0.5 and 100 < int((new > old.double()).sum()) < 200
+    assert float(new[3, 3]) == 0 and new[4, 4].isinf() and new[5, 5].isnan()
+
+
+def test_scale_follows_conditioning(tmp_path: Path) -> None:
+    plain = truth(task(tmp_path, "x): return x * 2", "[torch.rand(2000) + 1]")).outputs["out"]
+    summed = truth(task(tmp_path, "x): return (x * 1e4).sum(dim=1)", "[torch.randn(2000, 64)]")).outputs["out"]
+    assert plain.scale is not None and summed.scale is not None
+    assert 1.0 < float(plain.scale.mean() / (plain.value.abs().mean() * 2**-23)) < 6.0
+    assert float(summed.scale.min()) > 1e4 * 2**-24
+
+
+def test_cancelling_elements_are_held_to_their_neighbours_accuracy(tmp_path: Path) -> None:
+    loaded = task(tmp_path, "x): return torch.nn.functional.gelu(x)", "[torch.randn(64, 256) * 3]")
+    draw, found = loaded.draw(0, 1), truth(loaded).outputs["out"]
+    units = (loaded.run(draw)["out"].double() - found.value).abs() / found.scale
+    assert float(units.max()) < 30
+
+
+def test_whole_numbers_get_bounds_only_where_rounding_decides(tmp_path: Path) -> None:
+    clear = truth(task(tmp_path, "x): return (x > 0), torch.argmax(x, 1)", "[torch.randn(50, 20)]")).outputs
+    assert all(e.high is e.value for e in clear.values())
+    levels = truth(task(tmp_path, "x): return torch.floor(x / 10).to(torch.int32)", "[torch.randint(0, 20, (500,)).float() * 5]")).outputs["out"]
+    assert levels.high is not None and 0 < int((levels.high != levels.value).sum()) < 500 and int((levels.high - levels.value).max()) == 1
+
+
+def test_rounding_to_fewer_bits() -> None:
+    x = torch.randn(1000)
+    assert torch.equal(rounded(x, 7), x.bfloat16().float()) or float((rounded(x, 7) - x.bfloat16().float()).abs().max()) < 0.02
+    assert 0 < float(((rounded(x, 10) - x) / x).abs().max()) <= 2**-11
+    assert rounded(x.half(), 7).dtype is torch.float16
