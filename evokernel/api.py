@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import targets
-from .archive.runs import RunSettings
+from .archive.runs import RunSettings, Started
 from .archive.shipped import import_shipped, shipped_root
 from .archive.store import Archive
 from .errors import UsageError
@@ -140,7 +140,9 @@ def resume_run(run_id: str, session: Session | None = None, on_event: Watcher | 
         row = next((r for r in archive.runs() if r.id.startswith(run_id)), None)
         if row is None:
             raise UsageError(f"there is no run {run_id!r}; `evokernel archive runs` lists them")
-        with open_lane(archive.task(row.task_id).path, row.target, session) as lane:
+        started = archive.events(row.id)[0].event
+        assert isinstance(started, Started)
+        with open_lane(started.task_path, row.target, session) as lane:
             return resume(archive, lane, row.id, on_event)
 
 

@@ -166,7 +166,7 @@ def test_bound_weights_are_the_modules_own_memory(tmp_path: Path) -> None:
 
 def test_tied_weights_are_one_tensor(tmp_path: Path) -> None:
     loaded = load(tmp_path, simple("def forward(self, x): return self.b(self.a(x))",
-                                   init="self.a = nn.Linear(6, 6, bias=False)\nself.b = nn.Linear(6, 6, bias=False)\nself.b.weight = self.a.weight"))  # fmt: skip
+                                   init="self.a = nn.Linear(6, 6, bias=False)\nself.b = nn.Linear(6, 6, bias=False)\nself.b.weight = self.a.weight"))  # fmt: skip  # noqa: E501
     assert [t.name for t in loaded.task.signature.weights] == ["a_weight"]
     loaded.bind({"a_weight": 2 * torch.eye(6)})
     draw = loaded.draw(0, 1)
@@ -183,7 +183,10 @@ def test_tied_weights_are_one_tensor(tmp_path: Path) -> None:
         (simple("def forward(self, x): return 3"), "empty"),
         (simple("def forward(self, x): return x[:0]"), "empty"),
         (simple("def forward(self, x): return x.numpy()"), "numpy"),
-        (simple("def forward(self, x):\n    self.w.data.add_(1)\n    return x * self.w", init="self.w = nn.Parameter(torch.ones(6))"), "parameter `w`"),
+        (
+            simple("def forward(self, x):\n    self.w.data.add_(1)\n    return x * self.w", init="self.w = nn.Parameter(torch.ones(6))"),
+            "parameter `w`",
+        ),
         (simple("def forward(self, x):\n    self.h = self.h + 1\n    return x + self.h", init="self.h = torch.zeros(6)"), "attribute `h`"),
         (simple("def forward(self, x): return x.sum()", "[torch.randn(4).to_sparse()]"), "input `x`"),
     ],
@@ -223,7 +226,7 @@ def test_fake_tensors_never_reach_a_cache_of_the_task(tmp_path: Path) -> None:
 
 
 def test_inputs_with_history_are_detached(tmp_path: Path) -> None:
-    loaded = load(tmp_path, simple("def forward(self, a, b): return a * b * self.w", "[torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True) * 2]",
+    loaded = load(tmp_path, simple("def forward(self, a, b): return a * b * self.w", "[torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True) * 2]",  # noqa: E501
                                    "self.w = nn.Parameter(torch.ones(4))"))  # fmt: skip
     draw = loaded.draw(0, 1)
     assert not any(t.requires_grad for t in draw.tensors.values()) and loaded.run(draw)["out"].grad_fn is None
@@ -231,14 +234,23 @@ def test_inputs_with_history_are_detached(tmp_path: Path) -> None:
 
 def test_scalars_pass_unchanged_and_drawn_ones_vary(tmp_path: Path) -> None:
     body = simple("def forward(self, x, alpha, power, bias, square, mode, gain):\n    assert bias is None and square is True and mode == 'sum'\n"
-                  "    return alpha * x ** power * gain", "[torch.rand(4), random.uniform(0.1, 2), 3, None, True, 'sum', torch.tensor(1.5)]", extra="import random")  # fmt: skip
+                  "    return alpha * x ** power * gain", "[torch.rand(4), random.uniform(0.1, 2), 3, None, True, 'sum', torch.tensor(1.5)]", extra="import random")  # fmt: skip  # noqa: E501
     scalars = {s.name: (s.value, s.varies) for s in load(tmp_path, body).task.signature.scalars}
-    assert scalars["alpha"][1] and [scalars[n] for n in ("power", "bias", "square", "mode")] == [(3, False), (None, False), (True, False), ("sum", False)]
+    assert scalars["alpha"][1] and [scalars[n] for n in ("power", "bias", "square", "mode")] == [
+        (3, False),
+        (None, False),
+        (True, False),
+        ("sum", False),
+    ]
 
 
 @pytest.mark.parametrize(
     ("inputs", "init", "note"),
-    [("torch.randn(8, 6)", "6", "bare Tensor"), ("(t for t in [torch.randn(8, 6)])", "[6]", "generator"), ('{"x": torch.randn(8, 6)}', '{"n": 6}', "")],
+    [
+        ("torch.randn(8, 6)", "6", "bare Tensor"),
+        ("(t for t in [torch.randn(8, 6)])", "[6]", "generator"),
+        ('{"x": torch.randn(8, 6)}', '{"n": 6}', ""),
+    ],
 )
 def test_bare_values_generators_and_keyword_dicts(tmp_path: Path, inputs: str, init: str, note: str) -> None:
     body = f"""
@@ -259,7 +271,7 @@ def get_init_inputs():
 
 
 def test_names_that_mean_something_else_give_way(tmp_path: Path) -> None:
-    loaded = load(tmp_path, simple("def forward(self, device, out, min): return device + out + min", "[torch.randn(3), torch.randn(3), torch.randn(3)]",
+    loaded = load(tmp_path, simple("def forward(self, device, out, min): return device + out + min", "[torch.randn(3), torch.randn(3), torch.randn(3)]",  # noqa: E501
                                    extra="json = None\ntime = 0.0\ninputs = 'no'\nclass ModelNew(nn.Module): pass"))  # fmt: skip
     assert [t.name for t in loaded.task.signature.tensors] == ["device_", "out_", "min_", "out"]
     assert sum("launch plans" in n for n in loaded.notes) == 3
@@ -310,7 +322,9 @@ def test_a_task_may_import_its_own_package(tmp_path: Path) -> None:
 
 def test_options_are_read_and_checked(tmp_path: Path) -> None:
     options = 'EVOKERNEL = {"name": "mine", "precision": "tf32", "shapes": [{"n": 3}], "domain": {"x": (0, 2)}}\n'
-    body = simple("def forward(self, x): return x + 1").replace("get_inputs():\n    return [torch.randn(4, 6)]", "get_inputs(n=4):\n    return [torch.randn(n, 6)]")
+    body = simple("def forward(self, x): return x + 1").replace(
+        "get_inputs():\n    return [torch.randn(4, 6)]", "get_inputs(n=4):\n    return [torch.randn(n, 6)]"
+    )
     task = load(tmp_path, options + body).task
     assert task.name == "mine" and task.options.precision is Precision.TF32 and task.options.domain["x"].high == 2.0
     assert [v.tensor("x").shape for v in task.variants] == [(4, 6), (3, 6)]

@@ -2,11 +2,12 @@
 // Then normalise, GELU by one branch-free polynomial, non-temporal stores.
 //
 // @tune STREAM = true in false true
-// @tune CHAINS = 4 in 1 2 4
+// @tune CHAINS = 8 in 2 4 8                                  # of the statistics
+// @tune PACK = 2 in 1 2 4                                    # vectors of the GELU in lockstep
 // @tune CHUNK = 4 in 1 4 32                                  # rows a scheduling step
 // @require x.contiguous and norm_weight.contiguous and norm_bias.contiguous
 // @const COLUMNS = x.shape[-1]
-// @require norm_weight.numel == COLUMNS and COLUMNS % (8 * CHAINS) == 0
+// @require norm_weight.numel == COLUMNS and COLUMNS % (8 * CHAINS) == 0 and COLUMNS % (8 * PACK) == 0
 // @launch layernorm_gelu(x, norm_weight, norm_bias, out, x.numel // COLUMNS, 1e-5)
 
 #include <immintrin.h>
@@ -59,13 +60,15 @@ static inline pack<N> horner(pack<N> p, pack<N> x, float c) {
   return each<N>([&](int i) { return p.v[i] * x.v[i] + c; });
 }
 
-// x * Phi(x), the exact GELU, without cancellation: 2 * Phi(-t) = 2^(t * R(t)) with a minimax polynomial R on [0, 6]; about two ulp for x > -1.
+// x * Phi(x), the exact GELU, as max(x, 0) - t * Phi(-t) with t = |x|; 2 * Phi(-t) = 2^(t * R(t)) with a minimax polynomial R on [0, 6].
 template <int N>
 static inline pack<N> gelu(pack<N> x) {
   typedef int32_t ivec __attribute__((vector_size(32)));
   const vec zero = splat(0.0f), six = splat(6.0f), shifter = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to an integer
-  const pack<N> size = each<N>([&](int i) { return (vec)((ivec)x.v[i] & 0x7fffffff); });
-  const pack<N> t = each<N>([&](int i) { return size.v[i] < six ? size.v[i] : six; });
+  const pack<N> t = each<N>([&](int i) {
+    const vec size = (vec)((ivec)x.v[i] & 0x7fffffff);
+    return size < six ? size : six;
+  });
   pack<N> r = each<N>([&](int i) { return t.v[i] * 3.006140985e-9f - 1.095141191e-7f; });
   r = horner<N>(r, t, 1.768612696e-6f);
   r = horner<N>(r, t, -1.656903604e-5f);
@@ -85,11 +88,8 @@ static inline pack<N> gelu(pack<N> x) {
   p = horner<N>(p, f, 2.402265134e-1f);
   p = horner<N>(p, f, 6.931472066e-1f);
   p = horner<N>(p, f, 1.0f);
-  const pack<N> tail = each<N>([&](int i) {
-    const vec scaled = p.v[i] * (vec)(((ivec)shifted.v[i] << 23) + (126 << 23));
-    return size.v[i] < six ? scaled : zero;
-  });
-  return each<N>([&](int i) { return x.v[i] * (x.v[i] < zero ? tail.v[i] : 1.0f - tail.v[i]); });
+  const pack<N> tail = each<N>([&](int i) { return p.v[i] * (vec)(((ivec)shifted.v[i] << 23) + (126 << 23)); });
+  return each<N>([&](int i) { return (x.v[i] > zero ? x.v[i] : zero) - t.v[i] * tail.v[i]; });
 }
 
 struct Statistics {
@@ -128,12 +128,12 @@ void layernorm_gelu(const float* x, const float* weight, const float* bias, floa
       float* to = out + i * COLUMNS;
       const Statistics s = row_statistics(row);
       const float scale = 1.0f / __builtin_sqrtf(s.variance + eps);
-      for (int j = 0; j < COLUMNS; j += CHAINS * LANES) {
-        const pack<CHAINS> g = gelu(each<CHAINS>([&](int c) {
+      for (int j = 0; j < COLUMNS; j += PACK * LANES) {
+        const pack<PACK> g = gelu(each<PACK>([&](int c) {
           const int k = j + c * LANES;
           return (load(row + k) - s.mean) * scale * load(weight + k) + load(bias + k);
         }));
-        for (int c = 0; c < CHAINS; ++c) store(to + j + c * LANES, g.v[c], stream);
+        for (int c = 0; c < PACK; ++c) store(to + j + c * LANES, g.v[c], stream);
       }
     }
     drain();

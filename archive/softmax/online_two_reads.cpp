@@ -3,7 +3,7 @@
 //
 // @tune CHUNK = 1024 in 512 1024 2048
 // @tune STREAM = true in false true
-// @tune UNROLL = 4 in 1 2 4 6
+// @tune UNROLL = 2 in 1 2 3 4
 // @require x.contiguous
 // @const COLUMNS = x.shape[-1]
 // @require COLUMNS >= 8

@@ -3,7 +3,7 @@
 //
 // @tune PREFETCH = true in false true
 // @tune STREAM = true in false true
-// @tune UNROLL = 4 in 1 2 4 6
+// @tune UNROLL = 2 in 1 2 3 4
 // @require x.contiguous
 // @const COLUMNS = x.shape[-1]
 // @require 8 <= COLUMNS <= 131072                            # a row is buffered on the stack

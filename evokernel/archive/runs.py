@@ -52,12 +52,13 @@ class StoneRef:
 
 @dataclass(frozen=True)
 class Started:
-    """The run's first event. `stones` are in the order in which they are to be tried."""
+    """The run's first event. `stones` are in the order in which they are to be tried. `task_path`: the task's file, for a later session."""
 
     task_id: str
     device: Device
     settings: RunSettings
     stones: tuple[StoneRef, ...]
+    task_path: str
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,17 @@ def manifest_entry(root: Path, file: Path, task: Task, verdict: Verdict, *, pare
     return ManifestEntry(name, kernel.id, kernel.target, digest(task.source), portable, verdict, tuple(parents), licence)
 
 
+def read_manifest(root: Path) -> list[ManifestEntry]:
+    """The entries of a folder's manifest; none where there is no manifest yet.
+
+    Raises:
+        ArchiveError: a line is not an entry.
+    """
+    file = root / MANIFEST
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    return [_entry(line, number) for number, line in enumerate(lines, 1)]
+
+
 def write_manifest(root: Path, entries: Sequence[ManifestEntry]) -> Path:
     """Write the manifest: by file name, parents before their children. The same entries give the same bytes.
 

@@ -63,7 +63,7 @@ def show(kernel: KernelId, archive: ArchivePath = None, json: Json = False) -> N
 
     with open_archive(archive) as opened:
         found = opened.find(kernel)
-        entries = [e for e in opened.entries(Filters(target=found.target), limit=100_000) if e.kernel.id == found.id]
+        entries = opened.entries(Filters(kernel_id=found.id))
     result(kernel_text(found, entries))
     if json:
         json_line({"kernel": found, "verdicts": entries})

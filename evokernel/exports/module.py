@@ -32,7 +32,7 @@ def verified_task(archive: Archive, kernel: Kernel, task_id: str | None) -> Task
     Raises:
         UsageError: for none, or for several and none is named.
     """
-    entries = [e for e in archive.entries(Filters(verified=True), limit=1_000_000) if e.kernel.id == kernel.id]
+    entries = archive.entries(Filters(kernel_id=kernel.id, verified=True))
     tasks = {e.task_id: e for e in entries if e.task_id and e.verdict and e.verdict.status is Status.VERIFIED}
     if task_id:
         tasks = {i: e for i, e in tasks.items() if i.startswith(task_id)}

@@ -83,9 +83,8 @@ def _filled(cases: Cases, case: Case, value: int) -> Outputs:
 
 
 def _means(cases: Cases, case: Case) -> Outputs:
-    truth = case.truth.outputs
-    means = {t.name: float(truth[t.name].value.double().nanmean()) for t in cases.signature(case).outputs}
-    return {t.name: torch.full(t.shape, means[t.name], dtype=torch.float64).to(getattr(torch, t.dtype)) for t in cases.signature(case).outputs}
+    """The mean of eager's answer to other inputs, everywhere (of these inputs it would be right where an output has one element)."""
+    return {name: torch.full_like(t, t.double().nanmean().to(t.dtype).item()) for name, t in _other(cases, case).items()}
 
 
 def _other(cases: Cases, case: Case) -> Outputs:

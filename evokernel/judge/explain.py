@@ -127,12 +127,12 @@ def _affine(spec: TensorSpec, ours: Tensor, truth: Tensor, wrong: Tensor) -> str
         return ""
     relations: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
         ("an addend (bias)", lambda t: ours - t),
-        ("a factor (scale)", lambda t: ours / t),
+        ("a factor (scale)", lambda t: ours / t - 1.0),
     )
     for what, relate in relations:
         relation = relate(truth)
         if _steady(relation.view(1, -1)):
-            return f"{what} is missing or wrong: the same for all elements, {float(relation.median()):.6g}"
+            return f"{what} is missing or wrong: the same for all elements"
         if len(spec.shape) >= 2:
             table = relation.view(-1, spec.shape[-1])
             if table.shape[0] > 3 and _steady(table.T):

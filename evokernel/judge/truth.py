@@ -129,9 +129,16 @@ def nudged(tensor: Tensor, generator: torch.Generator) -> Tensor:
         part = slice(start, start + _CHUNK)
         step = noise[part].bitwise_and_(1).mul_(2).sub_(1)
         old = values[part]
-        new = (old.view(_BITS[old.dtype]) + step).view(old.dtype)
-        moved[part] = torch.where((old != 0) & old.isfinite(), new, old)
+        step.mul_(old != 0)
+        if not all_finite(old):
+            step.mul_(old.isfinite())
+        moved[part] = (old.view(_BITS[old.dtype]) + step).view(old.dtype)
     return like(tensor, moved)
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Whether a floating tensor holds neither NaN nor Inf: one pass, no temporary, unlike `isfinite().all()`."""
+    return tensor.numel() == 0 or all(bool(t.isfinite()) for t in tensor.aminmax())
 
 
 def ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -143,7 +150,8 @@ def ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
     above = near.view(_BITS[dtype]).add(1).view(dtype)
     info = torch.finfo(dtype)
     floor = float(info.tiny) if dtype is not torch.float16 else float(info.smallest_normal * info.eps)
-    return (above.double() - near.double()).nan_to_num_(0.0, 0.0, 0.0).float().clamp_(min=max(floor, 1.2e-38))
+    step = above - near if near.dtype in (torch.float32, torch.float64) else above.float() - near.float()
+    return step.nan_to_num_(0.0, 0.0, 0.0).float().clamp_(min=max(floor, 1.2e-38))
 
 
 def truth_of(loaded: LoadedTask, draw: Draw, weights: Mapping[str, Tensor], eager: Mapping[str, Tensor], seed: int) -> Truth:
@@ -193,9 +201,9 @@ def _scale(spec: TensorSpec, value: Tensor, total: Tensor, eager: Tensor, draws:
     dtype: torch.dtype = getattr(torch, spec.dtype)
     scale = total.mul_(draws**-0.5).add_(ulp(value, dtype))
     _raise_to_neighbours(scale.view(-1))
-    same = value.to(dtype).isfinite() == eager.isfinite()
-    if not bool(same.all()):
-        scale.masked_fill_(~same, torch.inf)
+    near = value.to(dtype)
+    if not (all_finite(near) and all_finite(eager)):
+        scale.masked_fill_(near.isfinite() != eager.isfinite(), torch.inf)
     return scale
 
 
@@ -204,7 +212,7 @@ def _raise_to_neighbours(scale: Tensor) -> None:
     whole = scale.numel() // _BLOCK * _BLOCK
     for part in (scale[:whole].view(-1, _BLOCK), scale[whole:].view(1, -1)):
         if part.numel():
-            finite = torch.where(part.isfinite(), part, 0.0) if not bool(part.isfinite().all()) else part
+            finite = part if all_finite(part) else torch.where(part.isfinite(), part, 0.0)
             torch.maximum(part, finite.mean(dim=1, keepdim=True).mul_(0.25), out=part)
 
 
@@ -214,7 +222,7 @@ def _add_difference(total: Tensor, noisy: Tensor, value: Tensor) -> None:
     for start in range(0, sums.numel(), _CHUNK):
         part = slice(start, start + _CHUNK)
         change = (theirs[part] - ours[part]).float()
-        if not bool(change.isfinite().all()):
+        if not all_finite(change):
             both = theirs[part].isfinite() == ours[part].isfinite()
             change = torch.where(both, change.nan_to_num(0.0, 0.0, 0.0), torch.inf)
         torch.hypot(sums[part], change, out=sums[part])

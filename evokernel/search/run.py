@@ -64,7 +64,7 @@ def run_search(archive: Archive, judge: Judge, settings: RunSettings, on_event: 
     archive.add_task(admission.task)
     stones = archive.stones(admission.task, settings.target)
     refs = tuple(StoneRef(s.kernel.id, s.task_id) for s in stones)
-    log = archive.start_run(Started(admission.task.id, admission.device, settings, refs))
+    log = archive.start_run(Started(admission.task.id, admission.device, settings, refs, admission.task.path))
     with _Session(archive, judge, log, on_event) as session:
         return session.drive(admission)
 

@@ -32,7 +32,7 @@ def archive(tmp_path: Path):
 
 @pytest.fixture
 def log(archive: Archive):
-    return archive.start_run(Started(TASK.id, DEVICE, RunSettings("cpp"), ()))
+    return archive.start_run(Started(TASK.id, DEVICE, RunSettings("cpp"), (), "task.py"))
 
 
 class Recorder:
@@ -108,7 +108,7 @@ def test_the_order_of_versions_does_not_matter(archive: Archive, record: Recorde
 
 def test_a_run_of_an_unknown_task_is_refused(archive: Archive) -> None:
     with pytest.raises(ArchiveError, match="refused a row"):
-        archive.start_run(Started("nope", DEVICE, RunSettings("cpp"), ()))
+        archive.start_run(Started("nope", DEVICE, RunSettings("cpp"), (), "task.py"))
     assert archive.runs() == []
 
 
@@ -232,7 +232,7 @@ def test_search_finds_by_words_and_says_why(archive: Archive, record: Recorder) 
     archive.add_task(norm)
     a = make(kernel_text(strategy="Welford statistics, then one pass."))
     b = kernel(2)
-    Recorder(archive, archive.start_run(Started(norm.id, DEVICE, RunSettings("cpp"), ())), norm)(a, verified(a, 500, features=("avx2",)))
+    Recorder(archive, archive.start_run(Started(norm.id, DEVICE, RunSettings("cpp"), (), "task.py")), norm)(a, verified(a, 500, features=("avx2",)))
     record(b, verified(b, 300))
     (hit,) = archive.search("welford", Filters())
     assert hit.entry.kernel == a and hit.why == "welford in the strategy"
@@ -253,7 +253,7 @@ def test_stones_are_verified_unquarantined_apart_and_own_task_first(archive: Arc
     recorders = {}
     for task in (near, far):
         archive.add_task(task)
-        recorders[task.id] = Recorder(archive, archive.start_run(Started(task.id, DEVICE, RunSettings("cpp"), ())), task)
+        recorders[task.id] = Recorder(archive, archive.start_run(Started(task.id, DEVICE, RunSettings("cpp"), (), "task.py")), task)
     own, wrong, bad = kernel(1), kernel(2), kernel(3)
     record(own, verified(own, 900))
     record(wrong, failed(wrong))

@@ -19,7 +19,7 @@ class PolicyContract:
         """A run whose every proposal gives a new verified kernel, as far as the policy goes."""
         judge, made = FakeJudge(), []
         stones = tuple(StoneRef(f"stone{n}", "task") for n in range(5))
-        state = State(Started("task", DEVICE, settings, stones))
+        state = State(Started("task", DEVICE, settings, stones, "task.py"))
         for n in range(steps):
             decision = policy.decide(state)
             if isinstance(decision, Stop):

@@ -21,7 +21,7 @@ def few_threads() -> None:
 def cases(tmp_path: Path, forward: str, inputs: str = "[torch.randn(32, 64)]", init: str = "pass", head: str = "", arguments: str = "") -> Cases:
     file = tmp_path / "task.py"
     file.write_text(
-        f"import torch\nimport torch.nn as nn\nF = nn.functional\n{head}\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        f"import torch\nimport torch.nn as nn\nF = nn.functional\n{head}\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"  # noqa: E501
         f"        {init}\n    def forward(self, {forward}\ndef get_inputs({arguments}):\n    return {inputs}\n"
     )
     return Cases(load_task(file), master_seed=7)
@@ -89,7 +89,9 @@ def test_refused_by_name_unless_forced(tmp_path: Path, forward: str, inputs: str
 
 
 def test_what_does_not_matter_is_a_note(tmp_path: Path) -> None:
-    found = admit(cases(tmp_path, "x, unused): return x.exp(), x.clone()", "[torch.randn(16, 8), torch.randn(4)]", "self.w = nn.Parameter(torch.ones(3))"))
+    found = admit(
+        cases(tmp_path, "x, unused): return x.exp(), x.clone()", "[torch.randn(16, 8), torch.randn(4)]", "self.w = nn.Parameter(torch.ones(3))")
+    )
     assert set(found.idle) == {"unused", "w"}
     assert any("parameter `w` does not change" in n for n in found.notes) and any("`out1` is always the input x" in n for n in found.notes)
 
@@ -103,7 +105,9 @@ def test_precision_policy_decides_about_narrow_products(tmp_path: Path) -> None:
 
 
 def test_bfloat16_accumulation_fails_where_float32_accumulation_passes(tmp_path: Path) -> None:
-    task = cases(tmp_path, "a, b): return (a.float() @ b.float()).to(torch.bfloat16)", "[torch.randn(16, 4096).bfloat16(), torch.randn(4096, 16).bfloat16()]")
+    task = cases(
+        tmp_path, "a, b): return (a.float() @ b.float()).to(torch.bfloat16)", "[torch.randn(16, 4096).bfloat16(), torch.randn(4096, 16).bfloat16()]"
+    )
 
     def slow(t: dict[str, torch.Tensor], w: object) -> torch.Tensor:
         total = torch.zeros(16, 16, dtype=torch.bfloat16)
@@ -154,3 +158,8 @@ def test_state_is_checked_too(tmp_path: Path) -> None:
     assert task.check(case, outputs)[1] is None
     stale = {**outputs, "out_bn_running_mean": case.weights["bn_running_mean"]}
     assert "bn.running_mean (out_bn_running_mean)" in str(task.check(case, stale)[1])
+
+
+def test_a_loss_of_one_number_is_admitted(tmp_path: Path) -> None:
+    task = cases(tmp_path, "x, y): return F.cross_entropy(x, y)", "[torch.randn(64, 10), torch.randint(0, 10, (64,))]")
+    assert not admit(task).forced

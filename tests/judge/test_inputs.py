@@ -60,7 +60,14 @@ def test_a_plain_task_gets_every_regime(tmp_path: Path) -> None:
 
 
 def test_strides_and_dtype_of_regime_values(tmp_path: Path) -> None:
-    plan = InputPlan(task(tmp_path, "a, b): return a.float() + b.float()", "[torch.randn(8, 6).half().t(), torch.randn(1, 8).expand(6, 8).bfloat16()[:1].expand(6, 8)]"), 0)
+    plan = InputPlan(
+        task(
+            tmp_path,
+            "a, b): return a.float() + b.float()",
+            "[torch.randn(8, 6).half().t(), torch.randn(1, 8).expand(6, 8).bfloat16()[:1].expand(6, 8)]",
+        ),
+        0,
+    )
     draw = plan.draw("normal", 1)
     assert draw.tensors["a"].stride() == (1, 6) and draw.tensors["a"].dtype is torch.float16
     assert draw.tensors["b"].stride() == (0, 1) and draw.tensors["b"].dtype is torch.bfloat16
@@ -82,7 +89,8 @@ def test_indices_get_no_ties_and_integers_only_their_own_values(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("domain", "low", "high"), [("'positive'", 1e-30, 1e9), ("'nonnegative'", 0.0, 1e9), ("'probability'", 0.0, 1.0), ("(2, 3)", 2.0, 3.0), ("'any'", -1e9, 1e9)]
+    ("domain", "low", "high"),
+    [("'positive'", 1e-30, 1e9), ("'nonnegative'", 0.0, 1e9), ("'probability'", 0.0, 1.0), ("(2, 3)", 2.0, 3.0), ("'any'", -1e9, 1e9)],
 )
 def test_domains(tmp_path: Path, domain: str, low: float, high: float) -> None:
     plan = InputPlan(task(tmp_path, "x): return x + 1", "[torch.rand(500) + 2]", head=f"EVOKERNEL = {{'domain': {{'x': {domain}}}}}"), 0)
@@ -100,13 +108,21 @@ def test_own_domain_keeps_get_inputs(tmp_path: Path) -> None:
 def test_weights_are_redrawn_and_tables_kept(tmp_path: Path) -> None:
     init = (
         "self.lin = nn.Linear(64, 64); self.bn = nn.BatchNorm1d(64).eval(); self.register_buffer('table', torch.arange(64.0)); "
-        "self.mask = nn.Parameter(torch.ones(64, 64).tril(), requires_grad=False); self.rate = nn.Parameter(torch.rand(64) + 1); self.c = torch.ones(64)"
+        "self.mask = nn.Parameter(torch.ones(64, 64).tril(), requires_grad=False); self.rate = nn.Parameter(torch.rand(64) + 1); self.c = torch.ones(64)"  # noqa: E501
     )
     loaded = task(tmp_path, "x): return self.bn(self.lin(x) @ self.mask) * self.rate + self.table + self.c", "[torch.randn(16, 64)]", init)
     old, new, other = loaded.weights(), redraw_weights(loaded, 1), redraw_weights(loaded, 2)
-    assert not any(torch.equal(new[n], other[n]) for n in ("lin_weight", "lin_bias", "bn_weight", "bn_bias", "bn_running_mean", "bn_running_var", "rate"))
+    assert not any(
+        torch.equal(new[n], other[n]) for n in ("lin_weight", "lin_bias", "bn_weight", "bn_bias", "bn_running_mean", "bn_running_var", "rate")
+    )
     assert all(torch.equal(new[n], old[n]) for n in ("table", "mask", "c", "bn_num_batches_tracked"))
     assert float(new["bn_running_var"].min()) > 0 and float(new["rate"].min()) > 0
     assert 0.7 < float(new["lin_weight"].std() / old["lin_weight"].std()) < 1.4
     assert float(new["bn_bias"].abs().max()) > 0.05 and float((new["bn_weight"] - 1).abs().max()) > 0.1
     assert torch.equal(redraw_weights(loaded, 1)["lin_weight"], new["lin_weight"])
+
+
+def test_a_mask_of_minus_infinity_is_kept_and_leaves_the_regimes_valid(tmp_path: Path) -> None:
+    mask = "torch.zeros(16, 16).masked_fill(torch.ones(16, 16).triu(1) > 0, -torch.inf)"
+    plan = InputPlan(task(tmp_path, "x, mask): return torch.softmax(x @ x.T + mask, 1)", f"[torch.randn(16, 8), {mask}]"), 0)
+    assert "normal" in plan.regimes and bool(plan.draw("normal", 1).tensors["mask"].isinf().any())

@@ -20,7 +20,7 @@ def few_threads() -> None:
 def task(tmp_path: Path, forward: str, inputs: str, init: str = "pass") -> LoadedTask:
     file = tmp_path / "task.py"
     file.write_text(
-        f"import torch\nimport torch.nn as nn\nimport numpy as np\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {init}\n"
+        f"import torch\nimport torch.nn as nn\nimport numpy as np\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {init}\n"  # noqa: E501
         f"    def forward(self, {forward}\ndef get_inputs():\n    return {inputs}\n"
     )
     return load_task(file)

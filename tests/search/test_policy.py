@@ -24,13 +24,13 @@ class TestRandomOperator(PolicyContract):
 
 
 def test_without_anything_to_try_it_says_what_would_help() -> None:
-    decision = policy.decide(State(Started("task", DEVICE, RunSettings("cpp"), ())))
+    decision = policy.decide(State(Started("task", DEVICE, RunSettings("cpp"), (), "task.py")))
     assert isinstance(decision, Stop) and "start kernel" in decision.reason
 
 
 def test_a_parent_with_four_stale_children_rests() -> None:
     judge = FakeJudge()
-    state = State(Started("task", DEVICE, RunSettings("cpp"), ()))
+    state = State(Started("task", DEVICE, RunSettings("cpp"), (), "task.py"))
     good, other = (make(kernel_text(100 + n, tunes=f"CHUNK = {n} in 1 2")) for n in (1, 2))
     for number, kernel in enumerate((good, other)):
         _judged(state, Proposal(number, f"op{number}"), judge.judge(kernel))
@@ -45,7 +45,7 @@ def test_a_parent_with_four_stale_children_rests() -> None:
 
 def test_a_stone_that_is_a_member_is_not_transplanted() -> None:
     kernel = make(kernel_text(tunes=""))
-    state = State(Started("task", DEVICE, RunSettings("cpp"), (StoneRef(kernel.id, "task"),)))
+    state = State(Started("task", DEVICE, RunSettings("cpp"), (StoneRef(kernel.id, "task"),), "task.py"))
     assert policy.decide(state) == Proposal(0, "transplant", (kernel.id,))
     _judged(state, Proposal(0, "start"), FakeJudge().judge(kernel))
     assert isinstance(policy.decide(state), Stop)

@@ -294,7 +294,7 @@ def test_10000_events_cost_the_same_each(archive: Archive) -> None:
     """Counted in SQLite's own steps, not in time."""
     task = make_task()
     archive.add_task(task)
-    log = archive.start_run(Started(task.id, DEVICE, settings(), ()))
+    log = archive.start_run(Started(task.id, DEVICE, settings(), (), "task.py"))
     steps = [0]
     connection: sqlite3.Connection = archive.database._connection
     connection.set_progress_handler(lambda: steps.__setitem__(-1, steps[-1] + 1), 1)
