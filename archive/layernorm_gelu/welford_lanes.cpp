@@ -2,9 +2,9 @@
 // Then normalise, GELU by one branch-free polynomial, non-temporal stores.
 //
 // @tune STREAM = true in false true
-// @tune CHAINS = 8 in 2 4 8                                  # of the statistics
-// @tune PACK = 2 in 1 2 4                                    # vectors of the GELU in lockstep
-// @tune CHUNK = 4 in 1 4 32                                  # rows a scheduling step
+// @tune CHAINS = 4 in 2 4 8                                  # of the statistics
+// @tune PACK = 1 in 1 4                                      # vectors of the GELU in lockstep
+// @tune CHUNK = 32 in 8 32                                   # rows a scheduling step
 // @require x.contiguous and norm_weight.contiguous and norm_bias.contiguous
 // @const COLUMNS = x.shape[-1]
 // @require norm_weight.numel == COLUMNS and COLUMNS % (8 * CHAINS) == 0 and COLUMNS % (8 * PACK) == 0
@@ -133,6 +133,7 @@ void layernorm_gelu(const float* x, const float* weight, const float* bias, floa
           const int k = j + c * LANES;
           return (load(row + k) - s.mean) * scale * load(weight + k) + load(bias + k);
         }));
+#pragma GCC unroll 4
         for (int c = 0; c < PACK; ++c) store(to + j + c * LANES, g.v[c], stream);
       }
     }

@@ -72,8 +72,9 @@ def _sandbox() -> Finding:
     code = "from evokernel.runner.sandbox import confine; print(confine(()))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=False)
     level = done.stdout.strip() or "none"
-    complete = level == "landlock+seccomp"
-    return Finding("sandbox", "ok" if complete else "note", level, "confines candidate code" if complete else "a newer kernel or container profile would add the rest")
+    if level == "landlock+seccomp":
+        return Finding("sandbox", "ok", level, "confines candidate code")
+    return Finding("sandbox", "note", level, "a newer kernel or another container profile would add the rest")
 
 
 def _gpu() -> Finding:
@@ -82,11 +83,13 @@ def _gpu() -> Finding:
         return Finding("NVIDIA GPU", "missing", "no nvidia-smi on the path", "a GPU would add the cuda target")
     done = subprocess.run([smi, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=60, check=False)
     names = ", ".join(done.stdout.split("\n")).strip(", ")
-    return Finding("NVIDIA GPU", "ok" if done.returncode == 0 else "missing", names or done.stderr.strip()[:80], "for the cuda target, which this version does not have yet")
+    state = "ok" if done.returncode == 0 else "missing"
+    return Finding("NVIDIA GPU", state, names or done.stderr.strip()[:80], "for the cuda target, which this version does not have yet")
 
 
 def _keys() -> list[Finding]:
-    return [Finding(k, "ok" if os.environ.get(k) else "missing", "set" if os.environ.get(k) else "not set", "for model operators, which this version does not have yet") for k in _KEYS]
+    use = "for model operators, which this version does not have yet"
+    return [Finding(k, "ok", "set", use) if os.environ.get(k) else Finding(k, "missing", "not set", use) for k in _KEYS]
 
 
 def _folder(part: str, folder: Path) -> Finding:

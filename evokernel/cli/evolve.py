@@ -21,7 +21,7 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where t
 Force = Annotated[bool, typer.Option("--force", help="Judge a task that admission refuses; its results stay marked.")]
 
 
-def evolve(  # noqa: PLR0913 - each parameter is one option of the command
+def evolve(  # noqa: PLR0913, PLR0917 - each parameter is one option of the command
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task file, or DIR:level/number in a KernelBench checkout.")],
     target: Annotated[str, typer.Option(help="auto, or a target's name: cpp.")] = "auto",
     start: Annotated[Path | None, typer.Option(metavar="KERNEL", help="A kernel file to begin with.")] = None,
@@ -48,7 +48,7 @@ def evolve(  # noqa: PLR0913 - each parameter is one option of the command
             fail("error", f"{start} is a kernel for {kernel.target}, the search is for {chosen.name}; give --target {kernel.target}", 2)
         start_text = kernel.text
     settings = RunSettings(target=chosen.name, candidates=candidates, seconds=seconds, seed=seed, start=start_text)
-    say(f"evokernel {__version__}: no model is configured, so the archive's own operators search: stepping stones as they are, tunables, recombination.")
+    say(f"evokernel {__version__}: without a model the archive's own operators search: stepping stones as they are, tunables, recombination.")
     began = time.monotonic()
     with Progress() as progress, open_archive(archive):
         session = Session(archive=archive, task_timeout_s=task_timeout, force=force, on_phase=progress.phase)

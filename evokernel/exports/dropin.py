@@ -127,7 +127,8 @@ def _check(spec: dict, value: object) -> None:
     if value.device.type != "cpu" or str(value.dtype) != f"torch.{spec['dtype']}":
         raise _Fit(f"{spec['path']} is {value.dtype} on {value.device}, the kernel is for {spec['dtype']} on the CPU")
     if list(value.shape) != spec["shape"] or (list(value.stride()) != spec["stride"] and value.numel() > 1):
-        raise _Fit(f"{spec['path']} has shape {list(value.shape)} and strides {list(value.stride())}, the kernel is for {spec['shape']} and {spec['stride']}")
+        is_, for_ = (list(value.shape), list(value.stride())), (spec["shape"], spec["stride"])
+        raise _Fit(f"{spec['path']} has shape and strides {is_}, the kernel is for {for_}")
     if value.data_ptr() % _ALIGNMENT_BYTES:
         raise _Fit(f"{spec['path']} does not start at a multiple of {_ALIGNMENT_BYTES} bytes")
 
@@ -158,7 +159,7 @@ def drop_in(source: str, path: str, kernel: _Kernel) -> type[torch.nn.Module]:
     rebuilt = compile(task["result"], path, "eval")
     signature = inspect.signature(reference.Model.forward)
 
-    class Model(reference.Model):  # type: ignore[misc, name-defined]
+    class Model(reference.Model):  # type: ignore[name-defined]
         @functools.wraps(reference.Model.__init__)
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)

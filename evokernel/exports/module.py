@@ -19,7 +19,7 @@ from ..errors import UsageError
 from ..kernelfile import parse, resolve
 from ..kernelfile.steps import Arg, Call, Launch, Plan, Step
 from ..records import Kernel, Role, Scalar, Status, Task, TensorSpec
-from ..targets.cpp import COMPILE, LINK
+from ..targets.cpp import LINK
 from ..targets.shims import shim_names, translation_unit
 
 _PRELUDE = Path(targets.__file__).with_name("cpp_prelude.h")

@@ -51,6 +51,7 @@ class JudgeProcess:
         field = Field(shop, loaded.task.options.score, tuple(settings["baselines"]))
         field.start()
         checked = admit(cases, force=settings["force"]) if settings["check"] else None
+        cases.prepare()  # here and not under the first candidate: the baselines are compiling meanwhile
         self._phase("baselines")
         field.settle()
         self._phase("ready")

@@ -97,6 +97,11 @@ class Cases:
             found += self._group(variant, OWN, version=1)
         return found
 
+    def prepare(self) -> None:
+        """Compute everything that `correctness` and `timed` will need, as far as the memory allows."""
+        for case in self.correctness():
+            self.budgets(case)
+
     def timed(self) -> list[Case]:
         """The cases timed calls run on: three own draws of the first variant."""
         return self._group(0, OWN, version=0)

@@ -16,6 +16,9 @@ from ..records import ErrorRow, Status
 from .memory import PlanMemory, TaskMemory
 from .zygotes import Zygote
 
+_MEANING = {"SIGFPE": "an integer division by zero", "SIGILL": "an illegal instruction (a trap or unreachable code was reached)"}
+
+
 class Failure(Exception):
     """A contestant failed; for a candidate this becomes its verdict."""
 
@@ -91,17 +94,17 @@ class Contestant:
     def _fault(self, reply: Message) -> str:
         name = signal.Signals(int(reply["signal"])).name
         if name not in ("SIGSEGV", "SIGBUS"):
-            return {"SIGFPE": "SIGFPE: an integer division by zero", "SIGILL": "SIGILL: an illegal instruction (a trap or unreachable code was reached)"}.get(name, name)
+            return f"{name}: {_MEANING[name]}" if name in _MEANING else name
         address, verb = int(reply["address"]), {0: "read", 1: "write"}.get(int(reply["write"]), "access")
         for buffer, (low, high) in self._ranges.items():
             shown = buffer.partition("@")[0]
             if low <= address < high:
-                return f"{name}: {verb} of read-only buffer {shown} at byte {address - low} (inputs, weights and persisted buffers may only be read)"
+                return f"{name}: {verb} of read-only buffer {shown} at byte {address - low} (inputs, weights, persisted buffers may only be read)"
             if low - (1 << 16) <= address < low:
                 return f"{name}: {verb} {low - address} bytes before the start of {shown} ({high - low} bytes)"
             if high <= address < high + (1 << 16):
                 return f"{name}: {verb} {address - high} bytes past the end of {shown} ({high - low} bytes)"
-        return f"{name}: {verb} at address {address:#x}, in no buffer of the plan (a wild pointer, an index far out of range, or the stack overflowed)"
+        return f"{name}: {verb} at address {address:#x}, in no buffer of the plan (a wild pointer, an index far out of range, a stack overflow)"
 
 
 class Seat:

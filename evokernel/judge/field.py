@@ -49,7 +49,7 @@ class Field:
             self._live.pop(name).close()
 
     def rival(self, *, prepares: bool) -> Baseline:
-        """The fastest baseline, live. One with frozen weights counts only against a kernel that prepares weights, and starts with the first of them."""
+        """The fastest baseline, live. One with frozen weights counts only against kernels that prepare weights, and starts with the first."""
         if prepares and FROZEN not in self._live and FROZEN not in self.failed:
             self._live[FROZEN] = self._open(FROZEN)
             self._collect()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -18,6 +18,7 @@ from ..runner.buffers import Arena
 from ..runner.main import SLOT_MARK
 
 SLOTS = 3
+Flush = Callable[[int, int], None]
 POISON_FLOAT = 0xFF  # a NaN in every floating dtype
 
 
@@ -41,7 +42,7 @@ class TaskMemory:
         flush: evicts `bytes` from `address` on from all caches.
     """
 
-    def __init__(self, signature: Signature, *, sealed: bool, slots: int, flush: ctypes._CFuncPtr) -> None:
+    def __init__(self, signature: Signature, *, sealed: bool, slots: int, flush: Flush) -> None:
         self.signature = signature
         self.slots = slots
         self._flush = flush
@@ -111,7 +112,7 @@ class TaskMemory:
 class PlanMemory:
     """Scratch (one set a slot) and persisted buffers of one plan."""
 
-    def __init__(self, plan: Plan, slots: int, flush: ctypes._CFuncPtr) -> None:
+    def __init__(self, plan: Plan, slots: int, flush: Flush) -> None:
         self.specs = tuple(plan_spec(b.name, b.dtype, b.shape) for b in plan.buffers)
         self._scratch = {b.name for b in plan.buffers if b.kind == "scratch"}
         self._slots = slots

@@ -27,7 +27,7 @@ from ..task.module import base, compact, like
 _LOWER = (torch.float32, torch.float16, torch.bfloat16)
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "convolution", "_scaled_dot_product", "linear", "_trilinear")
 _BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
-_MANY = 1 << 22  # outputs with more elements get four noise draws instead of eight
+_MANY = 1 << 20  # outputs with more elements get four noise draws instead of eight: their blocks smooth the scale
 _CHUNK = 1 << 18
 _BLOCK = 256  # neighbours that share a floor of their scale
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import subprocess
+import typing
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from ..errors import JudgeError
 from ..records import PROTOCOL, Device, Environment, digest
 from ..task import LoadedTask
 from .cases import Cases
-from .memory import SLOTS, TaskMemory
+from .memory import SLOTS, Flush, TaskMemory
 from .zygotes import Zygote
 
 _NATIVE_SOURCE = Path(__file__).parent.parent / "runner" / "native.cpp"
@@ -54,10 +55,10 @@ class Workshop:
         return build_native(self.cache)
 
     @cached_property
-    def flush(self) -> ctypes._CFuncPtr:
+    def flush(self) -> Flush:
         function = ctypes.CDLL(str(self.native)).evokernel_flush
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_uint64], None
-        return function
+        return typing.cast(Flush, function)
 
     def memory(self, variant: int) -> TaskMemory:
         """The candidate-side buffers of a variant, made once and used by one runner after another."""
@@ -72,9 +73,7 @@ class Workshop:
 
     def environment(self) -> Environment:
         """Where verdicts of this process are made."""
-        return Environment(
-            device=self.device.name, architecture=self.device.architecture, compiler=self.target.compiler(), sandbox=self.sandbox, versions=self.versions
-        )
+        return Environment(self.device.name, self.device.architecture, self.target.compiler(), self.sandbox, self.versions)
 
     @property
     def builds(self) -> Path:

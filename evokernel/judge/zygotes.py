@@ -1,4 +1,4 @@
-"""The judge's handle on the zygote, the process that forks runners and baselines. Imports no torch, so that it can start before torch is loaded here."""
+"""The judge's handle on the zygote, which forks runners and baselines. Imports no torch, so that it can start before torch is loaded here."""
 
 from __future__ import annotations
 

@@ -98,8 +98,9 @@ def limit_resources(memory_bytes: int, cpu_seconds: int) -> None:
 
 def _system_paths() -> tuple[Path, ...]:
     package = Path(__file__).resolve().parent.parent
-    fixed = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom", "/dev/zero", "/sys/devices/system", "/proc/cpuinfo", "/proc/meminfo")
-    return (*(Path(p) for p in fixed), Path("/proc/self"), Path(sys.prefix), Path(sys.base_prefix), package)
+    system = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom", "/dev/zero", "/sys/devices/system")
+    own = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", sys.prefix, sys.base_prefix)
+    return (*(Path(p) for p in (*system, *own)), package)
 
 
 def _landlock(readable: tuple[Path, ...]) -> bool:

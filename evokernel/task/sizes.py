@@ -22,7 +22,7 @@ from ..records import Scalar
 from .loaded import as_call
 from .tree import Leaf, leaves
 
-_CHILD_S = 15.0
+_CHILD_S = 10.0
 _PR_SET_PDEATHSIG = 1
 GIB = 2.0**30
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..archive.runs import RunRow
 from ..archive.search import Entry, Hit
-from ..records import Admission, Kernel, Task, Verdict
+from ..records import Admission, Kernel, Task, TensorSpec, Verdict
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -25,9 +25,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def signature_text(task: Task, variant: int = 0) -> str:
     """What a launch plan can name for one shape variant of a task."""
     signature = task.variants[variant]
-    rows: list[tuple[object, ...]] = [
-        (t.name, t.role.value, t.dtype, list(t.shape), "contiguous" if t.contiguous else f"stride {list(t.stride)}", t.path) for t in signature.tensors
-    ]
+    rows: list[tuple[object, ...]] = [(t.name, t.role.value, t.dtype, list(t.shape), _layout(t), t.path) for t in signature.tensors]
     rows += [
         (s.name, "scalar", type(s.value).__name__, repr(s.value), "drawn anew on each call" if s.varies else "fixed", s.path)
         for s in signature.scalars
@@ -35,6 +33,10 @@ def signature_text(task: Task, variant: int = 0) -> str:
     which = f", variant {variant}" if len(task.variants) > 1 else ""
     head = f"task {task.name} ({task.id}{which})\nconstructed as {signature.call}, returns {signature.outputs_expr}"
     return f"{head}\n\n{table(('name', 'role', 'dtype', 'shape', 'layout', 'where'), rows)}"
+
+
+def _layout(tensor: TensorSpec) -> str:
+    return "contiguous" if tensor.contiguous else f"stride {list(tensor.stride)}"
 
 
 def admission_text(admission: Admission) -> str:
@@ -75,7 +77,8 @@ def runs_text(rows: Sequence[RunRow]) -> str:
         return "no runs yet; start one with `evokernel evolve TASK`"
     when = [time.strftime("%Y-%m-%d %H:%M", time.localtime(r.created)) for r in rows]
     state = ["running" if r.running else r.ended or "can be resumed" for r in rows]
-    return table(("run", "task", "target", "started", "state"), [(r.id, r.task_name, r.target, w, s) for r, w, s in zip(rows, when, state, strict=True)])
+    cells = [(r.id, r.task_name, r.target, w, s) for r, w, s in zip(rows, when, state, strict=True)]
+    return table(("run", "task", "target", "started", "state"), cells)
 
 
 def _entry_row(e: Entry) -> tuple[object, ...]:
