@@ -40,6 +40,8 @@ static inline float highest(vec v) {
   return m;
 }
 
+#define INLINE __attribute__((always_inline)) static inline  // a call would pass packs through memory
+
 // N vectors in lockstep: their instructions interleave, which hides the latency of a long polynomial.
 template <int N>
 struct pack {
@@ -47,7 +49,7 @@ struct pack {
 };
 
 template <int N, class F>
-static inline pack<N> each(F f) {
+INLINE pack<N> each(F f) {
   pack<N> r;
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) r.v[i] = f(i);
@@ -55,13 +57,13 @@ static inline pack<N> each(F f) {
 }
 
 template <int N>
-static inline pack<N> horner(pack<N> p, pack<N> x, float c) {
+INLINE pack<N> horner(pack<N> p, pack<N> x, float c) {
   return each<N>([&](int i) { return p.v[i] * x.v[i] + c; });
 }
 
 // exp(x) for x <= 0 within about one ulp; results below the smallest normal number become 0.
 template <int N>
-static inline pack<N> exp_nonpositive(pack<N> x) {
+INLINE pack<N> exp_nonpositive(pack<N> x) {
   typedef int32_t ivec __attribute__((vector_size(32)));
   const vec low = splat(-87.33f), shifter = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to an integer
   const pack<N> y = each<N>([&](int i) { return larger(x.v[i], low); });

@@ -3,7 +3,7 @@
 //
 // @tune PREFETCH = true in false true
 // @tune STREAM = true in false true
-// @tune UNROLL = 2 in 1 2 3 4
+// @tune UNROLL = 2 in 1 2 4
 // @require x.contiguous and norm_weight.contiguous and norm_bias.contiguous
 // @const COLUMNS = x.shape[-1]
 // @require norm_weight.numel == COLUMNS
@@ -46,6 +46,8 @@ static inline vec load_part(const float* p, int n, float fill) {
 
 static inline float total(vec v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
+#define INLINE __attribute__((always_inline)) static inline  // a call would pass packs through memory
+
 // N vectors in lockstep: their instructions interleave, which hides the latency of a long polynomial.
 template <int N>
 struct pack {
@@ -53,7 +55,7 @@ struct pack {
 };
 
 template <int N, class F>
-static inline pack<N> each(F f) {
+INLINE pack<N> each(F f) {
   pack<N> r;
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) r.v[i] = f(i);
@@ -61,13 +63,13 @@ static inline pack<N> each(F f) {
 }
 
 template <int N>
-static inline pack<N> horner(pack<N> p, pack<N> x, float c) {
+INLINE pack<N> horner(pack<N> p, pack<N> x, float c) {
   return each<N>([&](int i) { return p.v[i] * x.v[i] + c; });
 }
 
 // x * Phi(x), the exact GELU, as max(x, 0) - t * Phi(-t) with t = |x|; 2 * Phi(-t) = 2^(t * R(t)) with a minimax polynomial R on [0, 6].
 template <int N>
-static inline pack<N> gelu(pack<N> x) {
+INLINE pack<N> gelu(pack<N> x) {
   typedef int32_t ivec __attribute__((vector_size(32)));
   const vec zero = splat(0.0f), six = splat(6.0f), shifter = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to an integer
   const pack<N> t = each<N>([&](int i) {

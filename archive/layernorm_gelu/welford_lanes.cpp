@@ -3,7 +3,7 @@
 //
 // @tune STREAM = true in false true
 // @tune CHAINS = 4 in 2 4 8                                  # of the statistics
-// @tune PACK = 1 in 1 4                                      # vectors of the GELU in lockstep
+// @tune PACK = 4 in 1 2 4                                    # vectors of the GELU in lockstep
 // @tune CHUNK = 32 in 8 32                                   # rows a scheduling step
 // @require x.contiguous and norm_weight.contiguous and norm_bias.contiguous
 // @const COLUMNS = x.shape[-1]
@@ -41,6 +41,8 @@ static inline void drain() {
 
 static inline float total(vec v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
+#define INLINE __attribute__((always_inline)) static inline  // a call would pass packs through memory
+
 // N vectors in lockstep: their instructions interleave, which hides the latency of a long polynomial.
 template <int N>
 struct pack {
@@ -48,7 +50,7 @@ struct pack {
 };
 
 template <int N, class F>
-static inline pack<N> each(F f) {
+INLINE pack<N> each(F f) {
   pack<N> r;
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) r.v[i] = f(i);
@@ -56,13 +58,13 @@ static inline pack<N> each(F f) {
 }
 
 template <int N>
-static inline pack<N> horner(pack<N> p, pack<N> x, float c) {
+INLINE pack<N> horner(pack<N> p, pack<N> x, float c) {
   return each<N>([&](int i) { return p.v[i] * x.v[i] + c; });
 }
 
 // x * Phi(x), the exact GELU, as max(x, 0) - t * Phi(-t) with t = |x|; 2 * Phi(-t) = 2^(t * R(t)) with a minimax polynomial R on [0, 6].
 template <int N>
-static inline pack<N> gelu(pack<N> x) {
+INLINE pack<N> gelu(pack<N> x) {
   typedef int32_t ivec __attribute__((vector_size(32)));
   const vec zero = splat(0.0f), six = splat(6.0f), shifter = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to an integer
   const pack<N> t = each<N>([&](int i) {

@@ -3,7 +3,7 @@
 //
 // @tune PREFETCH = true in false true
 // @tune STREAM = true in false true
-// @tune UNROLL = 2 in 1 2 3 4
+// @tune UNROLL = 2 in 1 2 4
 // @require x.contiguous and weight.contiguous
 // @const COLUMNS = x.shape[-1]
 // @require weight.numel == COLUMNS

@@ -2,7 +2,7 @@
 // software prefetch of the three input streams.
 //
 // @tune STREAM = true in false true
-// @tune AHEAD = 512 in 0 256 512 1024                        # elements of prefetch
+// @tune AHEAD = 256 in 0 256 512 1024                        # elements of prefetch
 // @tune UNROLL = 2 in 1 2 4
 // @require gate.contiguous and up.contiguous and residual.contiguous
 // @require gate.numel == out.numel and up.numel == out.numel and residual.numel == out.numel
@@ -45,6 +45,8 @@ static inline vec load_part(const float* p, int n, float fill) {
 
 static inline vec larger(vec a, vec b) { return a > b ? a : b; }
 
+#define INLINE __attribute__((always_inline)) static inline  // a call would pass packs through memory
+
 // N vectors in lockstep: their instructions interleave, which hides the latency of a long polynomial.
 template <int N>
 struct pack {
@@ -52,7 +54,7 @@ struct pack {
 };
 
 template <int N, class F>
-static inline pack<N> each(F f) {
+INLINE pack<N> each(F f) {
   pack<N> r;
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) r.v[i] = f(i);
@@ -60,13 +62,13 @@ static inline pack<N> each(F f) {
 }
 
 template <int N>
-static inline pack<N> horner(pack<N> p, pack<N> x, float c) {
+INLINE pack<N> horner(pack<N> p, pack<N> x, float c) {
   return each<N>([&](int i) { return p.v[i] * x.v[i] + c; });
 }
 
 // exp(x) for x <= 0 within about one ulp; results below the smallest normal number become 0.
 template <int N>
-static inline pack<N> exp_nonpositive(pack<N> x) {
+INLINE pack<N> exp_nonpositive(pack<N> x) {
   typedef int32_t ivec __attribute__((vector_size(32)));
   const vec low = splat(-87.33f), shifter = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to an integer
   const pack<N> y = each<N>([&](int i) { return larger(x.v[i], low); });
@@ -87,7 +89,7 @@ static inline vec exp_nonpositive(vec x) { return exp_nonpositive<1>({{x}}).v[0]
 
 // x / (1 + exp(-x)), through exp(-|x|), which cannot overflow.
 template <int N>
-static inline pack<N> silu(pack<N> x) {
+INLINE pack<N> silu(pack<N> x) {
   const vec zero = splat(0.0f);
   const pack<N> e = exp_nonpositive(each<N>([&](int i) { return x.v[i] > zero ? -x.v[i] : x.v[i]; }));
   return each<N>([&](int i) { return x.v[i] * (x.v[i] > zero ? splat(1.0f) : e.v[i]) / (1.0f + e.v[i]); });

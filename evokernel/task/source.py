@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from ..errors import TaskError
+from ..errors import TaskError, UsageError
 from ..records import Domain, Options, Precision, Scalar
 
 DOMAIN_KINDS = ("any", "positive", "nonnegative", "probability", "own")
@@ -48,26 +48,23 @@ def find_task(path: str | Path) -> Path:
     """The task file meant by `path`: a file, or `DIR:level/number` in a checkout of KernelBench.
 
     Raises:
-        TaskError: there is no such file, or not exactly one with that number.
+        UsageError: there is no such file, or not exactly one with that number.
     """
     plain = Path(path).expanduser()
     if plain.is_file():
         return plain.resolve()
-    folder, colon, entry = str(path).rpartition(":")
-    if not colon:
-        what = "is a folder: name a file, or DIR:level/number for a KernelBench checkout" if plain.is_dir() else "does not exist"
-        raise TaskError(f"task file {plain} {what}")
-    match = re.fullmatch(r"(?:level)?(\d+)/(\d+)", entry)
+    match = re.fullmatch(r"(.+):(?:level)?(\d+)/(\d+)", str(path), re.DOTALL)
     if not match:
-        raise TaskError(f"{entry!r} is not level/number; write for example {folder}:1/23")
-    root = Path(folder).expanduser()
-    name = f"level{match[1]}"
+        what = "is a folder: name a file, or DIR:level/number for a KernelBench checkout" if plain.is_dir() else "does not exist (a KernelBench entry is written DIR:level/number)"
+        raise UsageError(f"task file {plain} {what}")
+    root = Path(match[1]).expanduser()
+    name = f"level{match[2]}"
     level = next((d for d in (root / "KernelBench" / name, root / name) if d.is_dir()), None)
     if level is None:
-        raise TaskError(f"{root} holds no folder {name} or KernelBench/{name}: is it a checkout of KernelBench?")
-    found = sorted(f for f in level.glob("*.py") if re.match(rf"0*{int(match[2])}_", f.name))
+        raise UsageError(f"{root} holds no folder {name} or KernelBench/{name}: is it a checkout of KernelBench?")
+    found = sorted(f for f in level.glob("*.py") if re.match(rf"0*{int(match[3])}_", f.name))
     if len(found) != 1:
-        raise TaskError(f"{level} holds {len(found)} files whose name starts with {match[2]}_; expected one")
+        raise UsageError(f"{level} holds {len(found)} files whose name starts with {match[3]}_; expected one")
     return found[0].resolve()
 
 

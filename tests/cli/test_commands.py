@@ -1,0 +1,165 @@
+"""The command as a user runs it: real processes, in a folder with an unpleasant name."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = [sys.executable, "-c", "from evokernel.cli import main; main()"]
+FIXTURES = Path(__file__).parent.parent / "cheats"
+EVOLVE_KEYS = {
+    "status", "run", "kernel_id", "kernel_path", "target", "device", "speedup", "speedup_low", "speedup_high", "baseline", "baselines_us",
+    "time_us", "candidates", "verified", "cost_usd", "seconds",
+}  # fmt: skip
+JUDGE_KEYS = {
+    "status", "stage", "message", "speedup", "speedup_low", "speedup_high", "baseline", "baselines_us", "time_us", "milestone", "errors",
+    "sandbox", "device",
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder whose name breaks careless tools, with a task and a kernel in it."""
+    place = tmp_path / "a $HOME:b c é"
+    place.mkdir()
+    (place / "task.py").write_text((FIXTURES / "tasks" / "softmax.py").read_text())
+    (place / "kernel.cpp").write_text((FIXTURES / "honest" / "plain_softmax.cpp").read_text())
+    return place
+
+
+def run(folder: Path, *arguments: str, limit_s: float = 300) -> tuple[int, str, str]:
+    done = subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=limit_s, check=False, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout, done.stderr
+
+
+def last_object(stdout: str) -> dict[str, Any]:
+    return json.loads(stdout.strip().splitlines()[-1])
+
+
+def test_evolve_gives_a_verified_kernel_that_judge_and_export_take(folder: Path) -> None:
+    code, out, err = run(folder, "evolve", "task.py", "--start", "kernel.cpp", "--candidates", "2", "--archive", "a.db", "--out", "best.cpp", "--json")
+    assert code == 0, err
+    found = last_object(out)
+    assert set(found) == EVOLVE_KEYS and found["status"] == "verified" and found["target"] == "cpp"
+    assert found["speedup_low"] <= found["speedup"] <= found["speedup_high"]
+    assert set(found["baselines_us"]) >= {"eager", "compile"}
+    assert (folder / found["kernel_path"]).read_text().startswith("// HONEST")
+
+    code, out, err = run(folder, "judge", "best.cpp", "task.py", "--json")
+    assert code == 0, err
+    verdict = last_object(out)
+    assert set(verdict) == JUDGE_KEYS and verdict["status"] == "verified" and verdict["milestone"] >= 1
+
+    code, out, err = run(folder, "export", "module", found["kernel_id"][:8], "fast.py", "--archive", "a.db")
+    assert code == 0, err
+    assert "class Model" in (folder / "fast.py").read_text()
+
+    for arguments in (("list",), ("search", "softmax"), ("show", found["kernel_id"]), ("lineage", found["kernel_id"]), ("runs",), ("stats",), ("check",)):
+        code, out, err = run(folder, "archive", *arguments, "--archive", "a.db")
+        assert code == 0 and out.strip(), (arguments, err)
+
+
+def test_a_killed_run_goes_on_and_leaves_nothing_behind(folder: Path) -> None:
+    mark = f"evokernel_test_{os.getpid()}"
+    environment = {**os.environ, "EVOKERNEL_TEST_MARK": mark}
+    process = subprocess.Popen(
+        [*COMMAND, "evolve", "task.py", "--start", "kernel.cpp", "--candidates", "3", "--archive", "a.db"], cwd=folder, env=environment,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr
+    for line in process.stderr:
+        if line.startswith("#0"):
+            break
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
+
+    _, out, _ = run(folder, "archive", "runs", "--archive", "a.db", "--json")
+    (row,) = last_object(out)["runs"]
+    assert row["ended"] is None and not row["running"]
+    code, out, err = run(folder, "resume", row["id"], "--archive", "a.db", "--json")
+    assert code == 0, err
+    assert last_object(out)["run"] == row["id"]
+    assert "#0 " not in err, "what was judged before is not judged again"
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that were started with our mark in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_ctrl_c_while_the_task_loads_ends_quickly(folder: Path) -> None:
+    (folder / "slow.py").write_text("import time\ntime.sleep(300)\n")
+    process = subprocess.Popen([*COMMAND, "evolve", "slow.py", "--archive", "a.db"], cwd=folder, stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    for line in process.stderr:
+        if "importing" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=15)
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("judge", "missing.cpp", "task.py"), 2, "cannot be read"),
+        (("judge", "task.py", "task.py"), 2, "ends in"),
+        (("judge", "kernel.cpp", "missing.py"), 2, "does not exist"),
+        (("evolve", "task.py", "--target", "tpu"), 2, "known targets"),
+        (("evolve", "task.py", "--candidates", "0"), 2, "at least 1 candidate"),
+        (("resume", "nope"), 2, "no run"),
+        (("archive", "show", "zzz"), 2, "zzz"),
+        (("export", "module", "zzz", "f.py"), 2, "zzz"),
+        (("task", "show", "broken.py"), 1, "line 2"),
+        (("task", "check", "identity.py"), 1, "identity-like"),
+        (("task", "show", "slow.py", "--task-timeout", "2"), 1, "importing the task file did not finish within 2 s"),
+        (("task", "new", "task.py"), 2, "exists already"),
+        (("nonsense",), 2, "nonsense"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_wrong_use_says_what_to_do(folder: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
+    model = "import torch\nfrom torch import nn\nclass Model(nn.Module):\n    def forward(self, x): return x * 1.0\n"
+    (folder / "identity.py").write_text(model + "def get_inputs(): return [torch.randn(8, 8)]\n")
+    (folder / "broken.py").write_text("x = 1\nraise ValueError('[/red] \\x1b[2J')\n")
+    (folder / "slow.py").write_text("import time\ntime.sleep(300)\n")
+    got, out, err = run(folder, *arguments, "--json") if arguments[0] not in ("task", "nonsense") or arguments[1:2] == ("check",) else run(folder, *arguments)
+    assert got == code, err
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_new_show_and_doctor(folder: Path) -> None:
+    assert run(folder, "task", "new", "fresh.py")[0] == 0
+    code, out, err = run(folder, "task", "show", "fresh.py", "--json")
+    assert code == 0, err
+    shown = last_object(out)
+    assert [t["name"] for t in shown["variants"][0]["tensors"]] == ["x", "norm_weight", "norm_bias", "out"]
+    code, out, err = run(folder, "doctor", "--json")
+    assert code == 0, err
+    assert last_object(out)["status"] == "ready"
+
+
+def test_every_command_is_in_the_readme() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    listed = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
+    for name in re.findall(r"^  (\w+) ", listed.partition("Commands:")[2], re.MULTILINE):
+        assert f"evokernel {name}" in readme, name
