@@ -12,11 +12,11 @@
 // @require x.contiguous and conv_weight.contiguous and OUT % 4 == 0 and WIDTH % 8 == 0
 // @require conv_weight.shape[2] == 3 and conv_weight.shape[3] == 3 and out.shape[2] == HEIGHT and out.shape[3] == WIDTH
 // @persist packed float32 [OUT // 4, IN, 9, 4]
-// @persist bias float32 [OUT]
-// @prepare launch fold(conv_weight, bn_weight, bn_bias, bn_running_mean, bn_running_var, packed, bias, 1e-5)
+// @persist folded_bias float32 [OUT]
+// @prepare launch fold(conv_weight, bn_weight, bn_bias, bn_running_mean, bn_running_var, packed, folded_bias, 1e-5)
 // @scratch bordered float32 [BATCH, IN, HEIGHT + 2, LINE]
 // @launch border(x, bordered)
-// @launch convolve(bordered, packed, bias, out)
+// @launch convolve(bordered, packed, folded_bias, out)
 
 #include <math.h>
 #include <immintrin.h>
@@ -67,7 +67,7 @@ static inline void tile(const float* in, const float* w, const float* bias, floa
 #pragma GCC unroll 4
   for (int o = 0; o < 4; ++o)
 #pragma GCC unroll 4
-    for (int v = 0; v < N; ++v) sum[o][v] = splat(bias[o]);
+    for (int v = 0; v < N; ++v) sum[o][v] = splat(0.0f);
   for (int c = 0; c < IN; ++c, in += PLANE)
     for (int i = 0; i < 3; ++i)
 #pragma GCC unroll 3
@@ -82,7 +82,8 @@ static inline void tile(const float* in, const float* w, const float* bias, floa
       }
   for (int o = 0; o < 4; ++o)
     for (int v = 0; v < N; ++v) {
-      const vec positive = sum[o][v] > 0.0f ? sum[o][v] : splat(0.0f);
+      const vec biased = sum[o][v] + bias[o];  // last, so that small terms are not rounded to the scale of the bias
+      const vec positive = biased > 0.0f ? biased : splat(0.0f);
       memcpy(out + (int64_t)o * HEIGHT * WIDTH + v * LANES, &positive, sizeof positive);
     }
 }

@@ -1,0 +1,95 @@
+"""The interval and the race, on made-up times: nothing here depends on a clock but the budget."""
+
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from evokernel.judge.timing import MIN_BLOCKS, median_interval, quantile, race
+
+
+class Scripted:
+    """An entrant with times from a generator."""
+
+    def __init__(self, times: Iterator[float]) -> None:
+        self.times = times
+        self.calls = 0
+
+    def run(self, mode: str) -> float:
+        self.calls += 1
+        return next(self.times)
+
+
+def noisy(level: float, spread: float, seed: int) -> Iterator[float]:
+    rng = random.Random(seed)
+    while True:
+        yield level * (1 + spread * abs(rng.gauss(0, 1)))
+
+
+def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
+    rng = random.Random(5)
+    for count in (8, 15, 40):
+        missed = 0
+        for _ in range(2000):
+            interval = median_interval([rng.lognormvariate(0, 1) for _ in range(count)])
+            missed += not interval.low <= 1.0 <= interval.high
+        assert missed <= 36, (count, missed)  # 1 % of 2000, and what chance adds at 99.97 %
+
+
+def test_too_few_values_give_an_open_interval() -> None:
+    interval = median_interval([1.0, 2.0, 3.0])
+    assert (interval.low, interval.mid, interval.high) == (0.0, 2.0, math.inf)
+    assert median_interval([float(i) for i in range(8)]).low == 0.0
+
+
+def test_the_interval_narrows_with_more_values() -> None:
+    rng = random.Random(1)
+    few, many = ([rng.gauss(1, 0.1) for _ in range(n)] for n in (10, 400))
+    wide, narrow = median_interval(few), median_interval(many)
+    assert narrow.high - narrow.low < (wide.high - wide.low) / 2
+
+
+@pytest.mark.parametrize("ratio", [0.7, 1.0, 1.05, 3.0])
+def test_a_race_finds_the_ratio(ratio: float) -> None:
+    result = race(Scripted(noisy(100, 0.02, 1)), Scripted(noisy(100 * ratio, 0.02, 2)), "cold", seconds=0.2)
+    assert result.speedup.low <= ratio * 1.01 and ratio * 0.99 <= result.speedup.high
+    assert result.speedup.mid == pytest.approx(ratio, rel=0.02)
+
+
+def test_drift_that_hits_both_sides_alike_cancels() -> None:
+    clock = {"now": 1.0}
+
+    def drifting(level: float) -> Iterator[float]:
+        while True:
+            clock["now"] *= 1.004
+            yield level * clock["now"]
+
+    result = race(Scripted(drifting(100)), Scripted(drifting(150)), "cold", seconds=0.01)
+    assert result.speedup.mid == pytest.approx(1.5, rel=0.001)
+
+
+def test_steady_times_end_the_race_at_once() -> None:
+    candidate = Scripted(iter(lambda: 10.0, None))
+    result = race(candidate, Scripted(iter(lambda: 20.0, None)), "cold", seconds=60)
+    assert result.speedup.mid == 2.0 and len(result.candidate_us) == 2 * MIN_BLOCKS
+
+
+def test_a_lost_race_ends_early_and_claims_nothing() -> None:
+    candidate = Scripted(iter(lambda: 100.0, None))
+    result = race(candidate, Scripted(iter(lambda: 20.0, None)), "cold", seconds=60, out_of_race_us=50)
+    assert len(result.candidate_us) < 2 * MIN_BLOCKS
+    assert result.speedup.low == 0.0
+
+
+def test_one_slow_call_does_not_move_the_result() -> None:
+    def hiccup() -> Iterator[float]:
+        for n in range(10**6):
+            yield 5000.0 if n == 7 else 100.0
+
+    result = race(Scripted(hiccup()), Scripted(noisy(120, 0.001, 3)), "cold", seconds=0.05)
+    assert result.speedup.mid == pytest.approx(1.2, rel=0.01)
+
+
+def test_quantiles() -> None:
+    assert [quantile([3.0, 1.0, 2.0], q) for q in (0.0, 0.5, 1.0)] == [1.0, 2.0, 3.0]
