@@ -22,6 +22,7 @@ from .records import Kernel, Verdict
 from .search.run import RunResult, Watcher, resume, run_search
 
 DEFAULT_CANDIDATES = 40
+_JUDGE_PATIENCE = 4.0  # one kernel alone may take the time that a search does not have
 Phase = Callable[[str], None]
 
 
@@ -155,4 +156,4 @@ def judge(kernel: str | Path, task: str | Path, session: Session | None = None) 
     read = read_kernel(kernel)
     target = choose_target(read.target)
     with open_lane(task, target.name, session or Session()) as lane:
-        return lane.judge(read)
+        return lane.judge(read, patience=_JUDGE_PATIENCE)

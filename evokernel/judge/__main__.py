@@ -85,7 +85,7 @@ class JudgeProcess:
                 return {"result": encode(self._load().task)}
             kernel = decode(Kernel, request["kernel"])
             if request["op"] == "judge":
-                return {"result": encode(self._funnel.judge(kernel, request["incumbent_us"]))}
+                return {"result": encode(self._funnel.judge(kernel, request["incumbent_us"], request["patience"]))}
             return {"result": encode(self._funnel.screen(kernel, request["configs"]))}
         except EvokernelError as error:
             refused = isinstance(error, TaskError) and error.refused

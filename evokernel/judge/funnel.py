@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 
@@ -101,14 +102,14 @@ class Funnel:
         slowest = max((t for modes in field.times_us.values() for t in modes.values()), default=1e6)
         self._call_limit_s = max(5.0, 50 * slowest / 1e6)
 
-    def judge(self, kernel: Kernel, incumbent_us: float | None = None) -> Verdict:
-        """The full verdict of a kernel in its default configuration. Never raises for what the candidate does."""
+    def judge(self, kernel: Kernel, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
+        """The full verdict of a kernel in its default configuration (see lane.Judge). Never raises for what the candidate does."""
         started = time.monotonic()
         progress = _Progress()
         try:
             candidate = Candidate(self.shop, kernel, self._call_limit_s)
             try:
-                return self._judge(candidate, incumbent_us, progress, started)
+                return self._judge(candidate, _Race(incumbent_us, patience), progress, started)
             finally:
                 candidate.close()
         except Failure as failure:
@@ -118,7 +119,7 @@ class Funnel:
                 resources=progress.resources, seconds=time.monotonic() - started,
             )  # fmt: skip
 
-    def _judge(self, candidate: Candidate, incumbent_us: float | None, progress: _Progress, started: float) -> Verdict:
+    def _judge(self, candidate: Candidate, rules: _Race, progress: _Progress, started: float) -> Verdict:
         progress.stage = "build"
         builds = [candidate.build(variant, None) for variant in range(len(self.shop.loaded.task.variants))]
         timed = builds[0]
@@ -129,7 +130,7 @@ class Funnel:
         progress.stage = "correctness"
         self._correctness(candidate, loaded, progress)
         progress.stage = "timing"
-        timing = self._time(candidate, loaded[0], incumbent_us)
+        timing = self._time(candidate, loaded[0], rules)
         return Verdict(
             status=Status.VERIFIED, stage="done", message=_praise(timing), kernel_id=candidate.kernel.id, config=timed.config,
             environment=self.shop.environment(), code_hash=progress.code_hash, errors=tuple(progress.rows), timing=timing,
@@ -151,7 +152,7 @@ class Funnel:
                         raise Failure(Status.MISMATCH, _UNREPEATABLE)
             first = False
 
-    def _time(self, candidate: Candidate, loaded: Loaded, incumbent_us: float | None) -> Timing:
+    def _time(self, candidate: Candidate, loaded: Loaded, rules: _Race) -> Timing:
         cases = self.shop.cases.timed()
         loaded.weights_version = -1
         entrant = TimedCandidate(candidate, loaded, cases)
@@ -160,8 +161,8 @@ class Funnel:
         score = self.field.score
         modes = []
         for mode in (score, "warm" if score == "cold" else "cold"):
-            limit = _OUT_OF_RACE * incumbent_us if incumbent_us and mode == score else math.inf
-            result = race(entrant, rival, mode, seconds=_SECONDS[mode], out_of_race_us=limit)
+            limit = _OUT_OF_RACE * rules.incumbent_us if rules.incumbent_us and mode == score else math.inf
+            result = race(entrant, rival, mode, seconds=_SECONDS[mode] * rules.patience, out_of_race_us=limit)
             modes.append(self._mode_timing(mode, result, rival.name, prepares=prepares))
         return Timing(score=score, modes=tuple(modes), prepare_us=loaded.prepare_us if prepares else 0.0)
 
@@ -205,6 +206,14 @@ class Funnel:
                 candidate.close()  # the next configuration gets a fresh runner
             return Screen(dict(config), failure.status, failure.message)
         return Screen(dict(config), Status.VERIFIED, "", statistics.median(times_us), build.artifact.code_hash)
+
+
+@dataclass(frozen=True)
+class _Race:
+    """How long to race: see lane.Judge.judge."""
+
+    incumbent_us: float | None
+    patience: float
 
 
 class _Progress:

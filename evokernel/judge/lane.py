@@ -37,9 +37,10 @@ class Judge(Protocol):
             JudgeError: the judge itself failed.
         """
 
-    def judge(self, kernel: Kernel, *, incumbent_us: float | None = None) -> Verdict:
+    def judge(self, kernel: Kernel, *, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
         """The full verdict of a kernel in its default configuration. `incumbent_us`: the best median so far in the scored mode;
-        a candidate clearly out of the race (1.5 times that) is measured only briefly.
+        a candidate clearly out of the race (1.5 times that) is measured only briefly. `patience`: how many times the usual measuring time
+        may be spent on a narrow interval.
 
         Raises:
             JudgeError: the judge failed twice in a row on this kernel without the kernel being to blame.
@@ -108,8 +109,8 @@ class Lane:
         assert self._admission is not None
         return self._admission
 
-    def judge(self, kernel: Kernel, *, incumbent_us: float | None = None) -> Verdict:
-        request = {"op": "judge", "kernel": encode(kernel), "incumbent_us": incumbent_us}
+    def judge(self, kernel: Kernel, *, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
+        request = {"op": "judge", "kernel": encode(kernel), "incumbent_us": incumbent_us, "patience": patience}
         return decode(Verdict, self._persistent(request))
 
     def screen(self, kernel: Kernel, configs: Sequence[Config]) -> list[Screen]:

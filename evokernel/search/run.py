@@ -26,6 +26,7 @@ from . import policy
 from .policy import START, TRANSPLANT, Stop
 from .state import Member, Pending, State, fold
 
+PROOF_PATIENCE = 4.0  # a number that is announced deserves a narrow interval
 PROOFS = 3  # re-measurements at the end, while the best so far is not confirmed
 
 Watcher = Callable[[Logged, State], None]
@@ -192,7 +193,7 @@ class _Session:
             if best is None or best.confirmed:
                 return
             self._judge.restart()
-            verdict = self._judge.judge(self._archive.find(best.kernel_id))
+            verdict = self._judge.judge(self._archive.find(best.kernel_id), patience=PROOF_PATIENCE)
             self._see(self._archive.confirm(verdict, admission.task, self._log, self._elapsed_s()))
 
     def _elapsed_s(self) -> float:

@@ -55,8 +55,8 @@ def find_task(path: str | Path) -> Path:
         return plain.resolve()
     match = re.fullmatch(r"(.+):(?:level)?(\d+)/(\d+)", str(path), re.DOTALL)
     if not match:
-        what = "is a folder: name a file, or DIR:level/number for a KernelBench checkout" if plain.is_dir() else "does not exist (a KernelBench entry is written DIR:level/number)"
-        raise UsageError(f"task file {plain} {what}")
+        what = "is a folder" if plain.is_dir() else "does not exist"
+        raise UsageError(f"task file {plain} {what}; name a file, or DIR:level/number in a KernelBench checkout")
     root = Path(match[1]).expanduser()
     name = f"level{match[2]}"
     level = next((d for d in (root / "KernelBench" / name, root / name) if d.is_dir()), None)

@@ -96,7 +96,7 @@ class FakeJudge:
     def admit(self) -> Admission:
         return Admission(self.task, DEVICE, {"eager": BASELINE_US}, ("normal",), ("zeros",))
 
-    def judge(self, kernel: Kernel, *, incumbent_us: float | None = None) -> Verdict:
+    def judge(self, kernel: Kernel, *, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
         error = self.raises.pop(len(self.judged), None)
         if error:
             raise error

@@ -57,7 +57,7 @@ def test_the_lower_of_the_two_measurements_counts_and_the_next_best_is_proved_to
 
 def test_a_best_that_fails_when_measured_again_is_dropped(archive: Archive) -> None:
     class Flaky(FakeJudge):
-        def judge(self, kernel, *, incumbent_us=None):
+        def judge(self, kernel, *, incumbent_us=None, patience=1.0):
             verdict = super().judge(kernel, incumbent_us=incumbent_us)
             wrong = replace(verdict, status=Status.MISMATCH, timing=None, milestone=-1)
             return wrong if self.restarts == 1 else verdict
@@ -133,7 +133,7 @@ class Says:
 class RealParse(FakeJudge):
     """Turns a kernel file that does not parse into a verdict, as the real judge does."""
 
-    def judge(self, kernel, *, incumbent_us=None):
+    def judge(self, kernel, *, incumbent_us=None, patience=1.0):
         try:
             return super().judge(kernel, incumbent_us=incumbent_us)
         except KernelFileError as error:
