@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..kernelfile.steps import Plan
 from ..records import Device, Number, Resources
 
-_BUILT_IN = {"cpp": "evokernel.targets.cpp:CppTarget"}
+_BUILT_IN = {"cuda": "evokernel.targets.cuda:CudaTarget", "cpp": "evokernel.targets.cpp:CppTarget"}
 ENTRY_POINT_GROUP = "evokernel.targets"
 
 

@@ -1,0 +1,214 @@
+"""Compiling with NVRTC in worker processes, and turning what it says into a message a model can act on.
+
+Covers: time, memory and crashes of the compiler (a worker is killed and replaced). Does not cover: what the compiler reads; the source it is
+given holds no include of the candidate's choice beyond the checked ones (see cuda_source.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ..errors import JudgeError
+from ..kernelfile import KernelFileError
+from .compiler import MESSAGE_LINES
+
+TIME_LIMIT_S = 60.0
+PACKAGES = ("cuda-core", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")
+KERNEL, STATE = "kernel.cu", "device-state"  # file names that `#line` gives to the code and to the questions about variables
+_NAME_MAP, _FIRST_NAME_LINE = "__nv_name_map", 2
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What NVRTC made: device code, PTX, and the mangled name of each name expression; empty where `ok` is false."""
+
+    ok: bool
+    log: str
+    cubin: bytes = b""
+    ptx: str = ""
+    lowered: tuple[str, ...] = ()
+
+
+def missing() -> str | None:
+    """The packages that compiling needs and that are not installed, as one sentence."""
+    absent = []
+    for package in PACKAGES:
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            absent.append(package)
+    if not absent:
+        return None
+    return f"the cuda target needs the Python package(s) {', '.join(absent)}: pip install 'evokernel-search[cuda]'"
+
+
+def version() -> str:
+    """NVRTC and the headers it reads, by their package versions.
+
+    Raises:
+        JudgeError: a package is missing.
+    """
+    if reason := missing():
+        raise JudgeError(reason)
+    nvrtc, headers, cccl = (importlib.metadata.version(f"nvidia-cuda-{part}") for part in ("nvrtc", "runtime", "cccl"))
+    return f"NVRTC {nvrtc} (headers {headers}, CCCL {cccl})"
+
+
+@cache
+def include_roots() -> tuple[Path, ...]:
+    """The header folders of the installed packages; a CUDA toolkit on the machine is not looked at.
+
+    Raises:
+        JudgeError: there are none.
+    """
+    spec = importlib.util.find_spec("nvidia")
+    folders = [Path(p) / "cu13" / "include" for p in (spec.submodule_search_locations or ())] if spec else []
+    found = next((f.resolve() for f in folders if (f / "cuda_fp16.h").exists()), None)
+    if found is None:
+        raise JudgeError("the CUDA headers of the package nvidia-cuda-runtime are missing: pip install 'evokernel-search[cuda]'")
+    return found, found / "cccl"
+
+
+class _Worker:
+    def __init__(self) -> None:
+        environment = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "LC_ALL": "C.UTF-8", "PATH": os.defpath}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-s", str(Path(__file__).with_name("nvrtc_worker.py"))], env=environment, text=True, encoding="utf-8",
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+    def ask(self, request: dict[str, object]) -> Compilation | None:
+        """None when the worker ended without an answer.
+
+        Raises:
+            JudgeError: the options, which are ours, are refused.
+        """
+        assert self._process.stdin is not None and self._process.stdout is not None
+        timer = threading.Timer(TIME_LIMIT_S, self._process.kill)
+        timer.start()
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+            reply = json.loads(line)
+            if reply.get("ours"):
+                raise JudgeError(f"NVRTC does not take its options: {reply['log'].strip()[:300]}")
+            return Compilation(reply["ok"], reply["log"], base64.b64decode(reply.get("cubin", "")), reply.get("ptx", ""), tuple(reply.get("lowered", ())))
+        except (BrokenPipeError, json.JSONDecodeError, binascii.Error):
+            return None
+        finally:
+            timer.cancel()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+_idle: list[_Worker] = []
+
+
+def compile_source(source: str, names: Sequence[str], options: Sequence[str]) -> Compilation:
+    """Compile in an idle worker, or in a new one. Thread-safe: one worker serves one caller at a time.
+
+    Raises:
+        JudgeError: this NVRTC does not know the architecture or another option.
+    """
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = _Worker()
+    compilation = worker.ask({"source": source, "names": list(names), "options": list(options)})
+    if compilation is None:
+        worker.end()
+        return Compilation(False, "")
+    _idle.append(worker)
+    return compilation
+
+
+_DIAGNOSTIC = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?:catastrophic )?error(?: #\d+(?:-D)?)?: (?P<text>.*)$")
+_PTXAS = re.compile(r"^(?:ptxas|nvlink)\s*(?:fatal|error)\s*: (.*)$")
+_HINTS = (
+    (re.compile(r'identifier "(cuda[A-Z]\w*|torch|at|c10|dim3_launch)"'), "; a kernel file holds device code only: describe launches in plan lines"),
+    (re.compile(r'identifier "(torch|at|c10|std)"|namespace "std" has no member'), "; there is no host library here: use <cuda/std/...> headers"),
+    (re.compile(r"__host__ function|device-side kernel launch"), "; a kernel file holds device code only: describe launches in plan lines"),
+    (re.compile(r"too much shared data"), "; over 48 KB use `extern __shared__` and give the size in <<<grid, block, bytes>>>"),
+)
+
+
+def errors_of(log: str) -> list[tuple[str, int, int, str]]:
+    """(file, line, column, text) of each error in an NVRTC log; column 0 where it is not shown. Lines of ptxas have the file ""."""
+    lines, found = log.split("\n"), []
+    for index, line in enumerate(lines):
+        if match := _PTXAS.match(line):
+            found.append(("", 0, 0, match[1]))
+        if not (match := _DIAGNOSTIC.match(line)):
+            continue
+        text, column = match["text"], 0
+        for follow in lines[index + 1 : index + 8]:
+            if not follow.strip() or _DIAGNOSTIC.match(follow):
+                break
+            if re.fullmatch(r"\s+\^", follow):
+                column = len(follow) - 2
+            elif follow.startswith(" " * 10):
+                text += f" {follow.strip()}"
+        found.append((match["file"], int(match["line"]), column, text))
+    return found
+
+
+def message_of(compilation: Compilation, code: str, launch_lines: Sequence[int]) -> str:
+    """At most 30 lines about a failed compilation, with the kernel file's own lines.
+
+    `code` is the kernel file's text; `launch_lines` are the plan lines of the name expressions, in their order.
+    """
+    if not compilation.log:
+        return f"the compiler did not finish within {TIME_LIMIT_S:.0f} s and 8 GiB: use less template recursion, unrolling and constexpr computation"
+    source, shown, seen = code.split("\n"), [], set()
+    for file, number, column, raw in errors_of(compilation.log):
+        if "Error in parsing name expression" in raw:
+            continue
+        line, column = number, column
+        if file == _NAME_MAP:
+            line, column = launch_lines[min(max(number - _FIRST_NAME_LINE, 0), len(launch_lines) - 1)], 0
+        text = _tidy(raw).removesuffix(".") + next((hint for pattern, hint in _HINTS if pattern.search(raw)), "")
+        where = f"error: in this launch: {_name_error(text)}" if file == _NAME_MAP else f"error: {text}"
+        if file in (KERNEL, _NAME_MAP) and 0 < line <= len(source):
+            entry = str(KernelFileError(where, line, column, _tidy(source[line - 1])))
+        else:
+            entry = f"{where} (in {file.rsplit('/', 1)[-1]})" if file else where
+        if entry not in seen:
+            shown += entry.split("\n")
+            seen.add(entry)
+    if not shown:
+        shown = [_tidy(line) for line in compilation.log.split("\n") if line.strip()]
+    return "\n".join(shown[:MESSAGE_LINES])
+
+
+def _tidy(text: str) -> str:
+    """No folders, no control characters, 300 characters at most."""
+    text = re.sub(r"(?<![\w/])/(?:[\w.+-]+/)+", "", text)
+    return "".join(c if c.isprintable() else " " if c == "\t" else f"\\x{ord(c):02x}" for c in text)[:300]
+
+
+def _name_error(text: str) -> str:
+    """NVRTC's words about a name expression, as a launch's."""
+    if "non-__global__" in text:
+        return "this is not a __global__ function"
+    if "identifier" in text and "is undefined" in text:
+        return text.replace("identifier", "the kernel").replace("is undefined", "is not in the file (or a template argument is not known there)")
+    return text.replace("function template", "the template").replace("overloaded function", "the overloaded kernel")
