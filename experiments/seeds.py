@@ -31,7 +31,7 @@ def judged(task: str) -> list[ManifestEntry]:
         admission = lane.admit()
         print(task, {name: round(us, 1) for name, us in admission.baselines_us.items()}, flush=True)
         for kernel_file in sorted((SEEDS / task).glob("*.cpp")):
-            verdict = lane.judge(read_kernel(kernel_file))
+            verdict = lane.judge(read_kernel(kernel_file), patience=4.0)
             print(f"  {kernel_file.name}: {verdict.message.splitlines()[0]}", flush=True)
             if verdict.status is not Status.VERIFIED:
                 sys.exit(f"{kernel_file} is not verified: {verdict.status}\n{verdict.message}")

@@ -22,7 +22,7 @@ ALLOWED = {
     "records": set(), "errors": set(), "codec": set(), "channel": set(), "kernelfile": KERNEL, "targets": TARGETS, "runner": RUNNER,
     "task": {"task", *BOTTOM}, "judge": JUDGE, "archive": ARCHIVE, "operators": OPERATORS, "search": SEARCH,
     "exports": {"exports", *ARCHIVE}, "view": {"view", *SEARCH}, "api": SEARCH,
-    "cli": {"cli", "api", "view", "exports", *SEARCH}, "__init__": {"api", "archive", "task"},
+    "cli": {"cli", "api", "view", "exports", *SEARCH}, "__init__": {"api", "archive", "task", "judge"},
 }  # fmt: skip
 TORCH_ROOMS = {"task", "judge", "runner", "targets", "exports"}
 ENVIRONMENT_ROOMS = {"cli", "view", "api"}

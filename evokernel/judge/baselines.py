@@ -32,8 +32,8 @@ from .zygotes import Zygote
 FROZEN = "compile-frozen"  # weights folded by the compiler: the baseline of candidates that prepare weights
 _COMPILE_MODE = {"compile": "default", "compile-max-autotune": "max-autotune", FROZEN: "default"}
 _START_S = {"eager": 60.0, "compile": 180.0, "compile-max-autotune": 180.0, FROZEN: 180.0}
-_ROUNDS = 7
-_ROUND_BUDGET_S = 8.0
+_ROUNDS = 15
+_ROUND_BUDGET_S = 6.0
 
 
 class Baseline:
@@ -92,7 +92,7 @@ def measure(baselines: Mapping[str, Baseline]) -> dict[str, dict[str, float]]:
         for name, baseline in baselines.items():
             for mode, collected in times[name].items():
                 collected.append(baseline.run(mode))
-        if round_number >= 2 and time.monotonic() - start > _ROUND_BUDGET_S:
+        if round_number >= 3 and time.monotonic() - start > _ROUND_BUDGET_S:
             break
     return {name: {mode: statistics.median(values[1:]) for mode, values in modes.items()} for name, modes in times.items()}
 

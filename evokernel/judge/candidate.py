@@ -13,14 +13,16 @@ from ..kernelfile import KernelFile, KernelFileError, parse, resolve
 from ..kernelfile.steps import Plan
 from ..records import Config, ErrorRow, Kernel, Status
 from ..targets import Artifact, BuildError
+from ..task import available_bytes
 from .cases import Case
 from .contestant import Contestant, Failure, Seat
-from .memory import SLOTS, PlanMemory
+from .memory import SLOTS, PlanMemory, plan_spec
 from .workshop import Workshop
 
 _SETUP_S = 30.0
 _LOAD_S = 30.0
-_MEMORY_SPARE_BYTES = 2 << 30
+_MEMORY_SPARE_BYTES = 16 << 30  # address space beyond what torch has mapped: buffers, thread stacks, vendor libraries' workspaces
+_SCRATCH_SHARE = 0.5
 _CPU_S = 3600
 
 T = TypeVar("T")
@@ -76,6 +78,9 @@ class Candidate:
         """Load a build into the runner, which is started first if there is none."""
         runner = self._runner or self._start()
         memory = self.shop.memory(build.variant)
+        wanted = SLOTS * sum(plan_spec(b.name, b.dtype, b.shape).size_bytes for b in build.plan.buffers)
+        if wanted > _SCRATCH_SHARE * available_bytes():
+            raise Failure(Status.RESOURCES, f"scratch and persisted buffers take {wanted / 2**30:.1f} GiB for {SLOTS} slots; use smaller ones")
         scratch = PlanMemory(build.plan, SLOTS, self.shop.flush)
         self._scratch.append(scratch)
         key = f"{build.variant}:{build.artifact.path}:{id(build)}"
@@ -137,7 +142,7 @@ class Candidate:
         reply = self._runner.request(
             {
                 "op": "setup", "native": str(self.shop.native), "readable": [str(self.shop.builds)], "cpu_seconds": _CPU_S,
-                "memory_bytes": _MEMORY_SPARE_BYTES + 8 * self.shop.memory(0).writes.size_bytes + 2 * self.shop.memory(0).reads.size_bytes,
+                "memory_bytes": _MEMORY_SPARE_BYTES + self.shop.memory(0).reads.size_bytes + self.shop.memory(0).writes.size_bytes,
             },
             _SETUP_S,
         )  # fmt: skip

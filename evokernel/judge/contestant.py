@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -61,7 +61,7 @@ class Contestant:
             raise Failure(Status.TIMEOUT, f"did not finish within {timeout_s:.0f} s (an endless loop, or far too slow)") from None
         except ChannelClosed:
             self.kill()
-            raise Failure(Status.CRASHED, "the process ended without a word (killed by a limit on memory or processor time)") from None
+            raise Failure(Status.CRASHED, "the process ended without a word (a stack overflow in a thread, a limit on memory or time)") from None
         except ChannelError as error:
             self.kill()
             raise Failure(Status.CHEATING, f"something other than our runner answered: {error}") from None
@@ -77,6 +77,8 @@ class Contestant:
     def frozen(self) -> Iterator[None]:
         """Stop every thread of the process while its outputs are looked at, so that work that was put off cannot be finished meanwhile."""
         try:
+            if not self._pid:
+                raise ProcessLookupError
             os.kill(self._pid, signal.SIGSTOP)
             yield
             os.kill(self._pid, signal.SIGCONT)
@@ -85,11 +87,11 @@ class Contestant:
 
     def kill(self) -> None:
         """End the process now. Safe to call twice."""
+        pid, self._pid = self._pid, 0  # the kernel may give the number to another process later
         self._channel.close()
-        try:
-            os.kill(self._pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+        if pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _fault(self, reply: Message) -> str:
         name = signal.Signals(int(reply["signal"])).name
@@ -99,7 +101,7 @@ class Contestant:
         for buffer, (low, high) in self._ranges.items():
             shown = buffer.partition("@")[0]
             if low <= address < high:
-                return f"{name}: {verb} of read-only buffer {shown} at byte {address - low} (inputs, weights, persisted buffers may only be read)"
+                return f"{name}: {verb} of read-only buffer {shown} at byte {address - low} (inputs and weights may only be read)"
             if low - (1 << 16) <= address < low:
                 return f"{name}: {verb} {low - address} bytes before the start of {shown} ({high - low} bytes)"
             if high <= address < high + (1 << 16):

@@ -1,4 +1,4 @@
-"""The field a candidate races in: times of all baselines, and a live process of the fastest."""
+"""The field a candidate races in: times of all baselines, and live processes of the fastest."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from .contestant import Failure
 from .memory import SLOTS, TaskMemory
 from .workshop import Workshop
 
+_CLOSE = 1.25  # baselines this near to the fastest are raced too: which is the fastest is then measured, not remembered
+
 
 class Field:
     """Baselines of one task on one device. Times are cached in a file; processes live as long as the judge.
+
+    Args:
+        score: the mode that counts, cold or warm.
+        names: the baselines to use.
 
     Attributes:
         times_us: median microseconds by baseline and mode.
@@ -28,9 +34,8 @@ class Field:
 
     def start(self) -> None:
         """Start the processes that will be needed, without waiting for them: all baselines, or the fastest where the times are known."""
-        known = [n for n in self._names if n in self.times_us]
-        for name in [self._fastest(tuple(known))] if len(known) == len(self._names) else self._names:
-            self._live[name] = self._open(name)
+        known = all(n in self.times_us for n in self._names)
+        self._open_all(self._front(self._names) if known else self._names)
 
     def settle(self) -> None:
         """Wait for what was started, measure what is not known, keep the fastest alive.
@@ -39,23 +44,24 @@ class Field:
             JudgeError: not even eager runs.
         """
         self._collect()
-        unknown = {n: b for n, b in self._live.items() if n not in self.times_us}
-        if unknown:
-            self._record(unknown)
-        if not self.times_us or not self._live:
+        if not self._live:  # what was the fastest does not run any more
+            self._open_all(tuple(n for n in self._names if n not in self.failed))
+            self._collect()
+        if not self._live:
             raise JudgeError(f"no baseline runs here: {'; '.join(f'{n}: {why}' for n, why in self.failed.items())}")
-        keep = self._fastest(tuple(n for n in self._live if n != FROZEN))
-        for name in [n for n in self._live if n not in (keep, FROZEN)]:
+        self._measure_new()
+        front = self._front(tuple(self._live))
+        for name in [n for n in self._live if n not in front]:
             self._live.pop(name).close()
 
-    def rival(self, *, prepares: bool) -> Baseline:
-        """The fastest baseline, live. One with frozen weights counts only against kernels that prepare weights, and starts with the first."""
+    def rivals(self, *, prepares: bool) -> list[Baseline]:
+        """The live baselines that are the fastest or close to it. One with frozen weights counts only against kernels that prepare weights, and
+        starts with the first of them."""
         if prepares and FROZEN not in self._live and FROZEN not in self.failed:
-            self._live[FROZEN] = self._open(FROZEN)
+            self._open_all((FROZEN,))
             self._collect()
-            if FROZEN in self._live and FROZEN not in self.times_us:
-                self._record({FROZEN: self._live[FROZEN]})
-        return self._live[self._fastest(tuple(n for n in self._live if prepares or n != FROZEN))]
+            self._measure_new()
+        return [self._live[n] for n in self._front(tuple(n for n in self._live if prepares or n != FROZEN))]
 
     def names(self, *, prepares: bool) -> list[str]:
         """All baselines with a time that a candidate is compared with."""
@@ -65,13 +71,15 @@ class Field:
         for baseline in self._live.values():
             baseline.close()
 
-    def _fastest(self, names: tuple[str, ...]) -> str:
-        return min(names, key=lambda n: self.times_us[n][self.score])
+    def _front(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        fastest = min(self.times_us[n][self.score] for n in names)
+        return tuple(n for n in names if self.times_us[n][self.score] <= _CLOSE * fastest)
 
-    def _open(self, name: str) -> Baseline:
+    def _open_all(self, names: tuple[str, ...]) -> None:
         shop = self.shop
-        memory = TaskMemory(shop.loaded.task.signature, sealed=False, slots=SLOTS, flush=shop.flush)
-        return Baseline(name, shop.zygote, shop.loaded.task.path, memory, shop.cases.timed(), shop.environ)
+        for name in names:
+            memory = TaskMemory(shop.loaded.task.signature, sealed=False, slots=SLOTS, flush=shop.flush)
+            self._live[name] = Baseline(name, shop.zygote, shop.loaded.task.path, memory, shop.cases.timed(), shop.environ)
 
     def _collect(self) -> None:
         for name, baseline in list(self._live.items()):
@@ -81,6 +89,8 @@ class Field:
                 self.failed[name] = failure.message
                 self._live.pop(name).close()
 
-    def _record(self, unknown: dict[str, Baseline]) -> None:
-        self.times_us.update(measure(unknown))
-        write_cached(self.shop.baseline_cache, self._cached | self.times_us)
+    def _measure_new(self) -> None:
+        new = {n: b for n, b in self._live.items() if n not in self.times_us}
+        if new:
+            self.times_us.update(measure(new))
+            write_cached(self.shop.baseline_cache, self._cached | self.times_us)

@@ -157,27 +157,29 @@ class Funnel:
         loaded.weights_version = -1
         entrant = TimedCandidate(candidate, loaded, cases)
         prepares = loaded.build.plan.persists
-        rival = self.field.rival(prepares=prepares)
+        rivals = self.field.rivals(prepares=prepares)
         score = self.field.score
-        modes = []
-        for mode in (score, "warm" if score == "cold" else "cold"):
-            limit = _OUT_OF_RACE * rules.incumbent_us if rules.incumbent_us and mode == score else math.inf
-            result = race(entrant, rival, mode, seconds=_SECONDS[mode] * rules.patience, out_of_race_us=limit)
-            modes.append(self._mode_timing(mode, result, rival.name, prepares=prepares))
-        return Timing(score=score, modes=tuple(modes), prepare_us=loaded.prepare_us if prepares else 0.0)
+        limit = _OUT_OF_RACE * rules.incumbent_us if rules.incumbent_us else math.inf
+        budget = _SECONDS[score] * rules.patience / len(rivals)
+        races = {r.name: race(entrant, r, score, seconds=budget, out_of_race_us=limit) for r in rivals}
+        scored = self._mode_timing(score, races, prepares=prepares)
+        other = "warm" if score == "cold" else "cold"
+        rival = next(r for r in rivals if r.name == scored.fastest.name) if scored.fastest.live else rivals[0]
+        beside = race(entrant, rival, other, seconds=_SECONDS[other] * rules.patience)
+        modes = (scored, self._mode_timing(other, {rival.name: beside}, prepares=prepares))
+        return Timing(score=score, modes=modes, prepare_us=loaded.prepare_us if prepares else 0.0)
 
-    def _mode_timing(self, mode: str, result: Race, rival: str, *, prepares: bool) -> ModeTiming:
-        median_us = statistics.median(result.candidate_us)
-        live_us = statistics.median(result.baseline_us)
-        drift = live_us / self.field.times_us[rival][mode]
-        rows = [BaselineTime(rival, live_us, result.speedup, live=True)]
+    def _mode_timing(self, mode: str, races: dict[str, Race], *, prepares: bool) -> ModeTiming:
+        """Times of one mode. Baselines that were not raced have their cached time, scaled by the drift of the one that was raced first."""
+        us = [t for r in races.values() for t in r.candidate_us]
+        rows = [BaselineTime(n, statistics.median(r.baseline_us), r.speedup, live=True) for n, r in races.items()]
+        first = rows[0]
         for name in self.field.names(prepares=prepares):
-            if name != rival:
-                scale = self.field.times_us[name][mode] * drift / live_us
-                s = result.speedup
-                rows.append(BaselineTime(name, live_us * scale, Interval(s.low * scale, s.mid * scale, s.high * scale), live=False))
-        us = result.candidate_us
-        return ModeTiming(mode, median_us, quantile(us, 0.1), quantile(us, 0.9), len(us), tuple(rows))
+            if name not in races:
+                scale = self.field.times_us[name][mode] / self.field.times_us[first.name][mode]
+                s = first.speedup
+                rows.append(BaselineTime(name, first.median_us * scale, Interval(s.low * scale, s.mid * scale, s.high * scale), live=False))
+        return ModeTiming(mode, statistics.median(us), quantile(us, 0.1), quantile(us, 0.9), len(us), tuple(rows))
 
     def screen(self, kernel: Kernel, configs: Sequence[Config]) -> list[Screen]:
         """A quick look at configurations, in order. Builds run in parallel before anything is timed."""

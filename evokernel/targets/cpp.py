@@ -28,7 +28,8 @@ from .refusals import check_instructions, check_object, features
 from .shims import shim_names, translation_unit
 
 COMPILE = (
-    "-std=c++20", "-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics",
+    "-std=c++20", "-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti",
+    "-fno-threadsafe-statics",
     "-fvisibility=hidden", "-fPIC", "-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-fcf-protection=none", "-fno-ident",
     "-fdiagnostics-plain-output", "-fmax-errors=8", "-ftemplate-depth=256", "-w",
 )  # fmt: skip

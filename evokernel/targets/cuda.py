@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,13 +19,13 @@ from ..records import Device, Resources, digest
 from . import Artifact, BuildError, nvrtc
 from .cpp import _canonical
 from .cuda_arguments import misfit, parameters
-from .cuda_program import CudaLaunch, CudaProgram
+from .cuda_program import STATIC_SMEM_BYTES, CudaLaunch, CudaProgram
 from .cuda_refusals import check_calls, check_instructions, check_state, code_hash, features
 from .cuda_source import Source, prepared
 from .driver import first_gpu, unavailable
 from .objectfile import ObjectFile
 
-OPTIONS = ("-default-device", "-std=c++20", "-w", "-no-source-include", "--ptxas-options=-v")
+OPTIONS = ("-default-device", "-std=c++20", "-w", "--ptxas-options=-v")
 FLAGS = {
     "use_fast_math": "-use_fast_math", "ftz": "-ftz=", "fmad": "-fmad=", "prec_div": "-prec-div=", "prec_sqrt": "-prec-sqrt=",
     "extra_device_vectorization": "-extra-device-vectorization", "maxrregcount": "-maxrregcount=",
@@ -139,7 +138,7 @@ def _compile(source: Source, plan: Plan, options: tuple[str, ...], work: Path) -
     cubin = ObjectFile(work / "kernel.cubin")
     check_instructions(made.ptx, plan.code)
     check_calls(cubin, plan.code)
-    check_state(cubin, unit, plan.code, lambda text: nvrtc.compile_source(text, (), (*options, "-fdevice-syntax-only")))
+    check_state(cubin, made, plan.code, lambda more: nvrtc.compile_source(f"{unit}\n{more}", (), options))
     symbols = dict(zip(names, made.lowered, strict=True))
     entries = tuple(_entry(symbols[launch.function], made) for launch in plan.launches)
     return Build(code_hash(cubin, [e.symbol for e in entries]), cubin.code_bytes, features(made.ptx), entries)
@@ -149,14 +148,15 @@ def _entry(symbol: str, made: nvrtc.Compilation) -> Entry:
     """What ptxas and the PTX say of one kernel."""
     said = made.log.partition(f"Compiling entry function '{symbol}'")[2].partition("Compiling entry function")[0]
     stack, registers, shared = (
-        re.search(pattern, said) for pattern in (r"(\d+) bytes stack frame", r"Used (\d+) registers", r"(\d+) bytes smem")
-    )  # fmt: skip
+        int(m[1]) if (m := re.search(pattern, said)) else 0
+        for pattern in (r"(\d+) bytes stack frame", r"Used (\d+) registers", r"(\d+) bytes smem")
+    )
     head = re.search(rf"\.entry\s+{re.escape(symbol)}\s*(?:\(.*?\))?([^({{]*)\{{", made.ptx, re.DOTALL)
     bound = re.search(r"\.(?:max|req)ntid ([\d, ]+)", head[1]) if head else None
     threads = 1
     for size in re.findall(r"\d+", bound[1]) if bound else ["0"]:
         threads *= int(size)
-    return Entry(symbol, *(int(m[1]) if m else 0 for m in (registers, stack, shared)), threads)
+    return Entry(symbol, registers, stack, shared, threads)
 
 
 def _finished(build: Build, cubin: Path, plan: Plan, dtypes: dict[str, str], device: Device) -> Artifact:
@@ -196,8 +196,13 @@ def _limit(grid: Grid, entry: Entry, device: Device) -> str | None:
     per_warp = -(-entry.registers * _WARP // _REGISTER_UNIT) * _REGISTER_UNIT
     if per_warp * -(-threads // _WARP) > _REGISTERS_PER_BLOCK:
         return (
-            f"a block of {threads} threads with {entry.registers} registers each needs more than the {_REGISTERS_PER_BLOCK} registers of a multiprocessor; "
-            "use smaller blocks, or __launch_bounds__(threads)"
+            f"a block of {threads} threads with {entry.registers} registers each needs more than the {_REGISTERS_PER_BLOCK} registers "
+            "of a multiprocessor; use smaller blocks, or __launch_bounds__(threads)"
+        )
+    if entry.shared_bytes > STATIC_SMEM_BYTES:
+        return (
+            f"{entry.shared_bytes} bytes of static shared memory; at most {STATIC_SMEM_BYTES} are given: "
+            "use `extern __shared__` and the size in <<<grid, block, bytes>>>"
         )
     if entry.shared_bytes + grid.smem_bytes > device.smem_per_block:
         return (

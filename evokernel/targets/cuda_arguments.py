@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ..kernelfile.steps import Arg, Launch
+from ..records import ITEMSIZE_BYTES
 
 _INTEGERS = {
     "char": "b", "signed char": "b", "unsigned char": "B", "short": "h", "unsigned short": "H", "int": "i", "unsigned int": "I",
@@ -106,7 +107,8 @@ def _tensor_misfit(arg: Arg, parameter: Parameter, dtypes: Mapping[str, str]) ->
     written = f"{'' if arg.writes else 'const '}{_WRITTEN.get(own[0], own[0])}*"
     if not parameter.element:
         return f"{arg.tensor} is a tensor ({dtype}) and the parameter is {parameter.text}; a tensor is passed to {written}"
-    fits = {*own, *(v for o in own for v in _VECTORS.get(o, ())), "void", *(_WIDE if dtype in ("float16", "bfloat16", "int8", "uint8", "int16") else ())}
+    wide = _WIDE if ITEMSIZE_BYTES[dtype] <= 2 else ()
+    fits = {"void", *own, *(v for o in own for v in _VECTORS.get(o, ())), *wide}
     if re.sub(r"_(?:16|32)a$", "", parameter.element) not in fits:
         return f"{arg.tensor} is {dtype} and the parameter is {parameter.text}; declare it {written} (or a vector type of it)"
     if not arg.writes and not parameter.const:

@@ -1,24 +1,23 @@
-// In front of every cuda kernel: what the C++ headers that kernels include by habit would have brought. Those headers themselves are left out.
+// After the headers and before the code of every cuda kernel: what the C++ headers that kernels include by habit would have brought (they are
+// left out). Types and values are those of CCCL's <cuda/std/cstdint>, so that both may stand in one file.
 typedef signed char int8_t;
 typedef short int16_t;
 typedef int int32_t;
-typedef long int64_t;
+typedef long long int64_t;
 typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
-typedef unsigned long uint64_t;
-typedef long intptr_t;
-typedef unsigned long uintptr_t;
+typedef unsigned long long uint64_t;
+typedef long long intptr_t;
+typedef unsigned long long uintptr_t;
 typedef long ptrdiff_t;
 
-#ifndef INFINITY
-#define INFINITY __builtin_huge_valf()
-#endif
-#ifndef NAN
-#define NAN __builtin_nanf("")
-#endif
-#define HUGE_VAL __builtin_huge_val()
-#define HUGE_VALF __builtin_huge_valf()
+#undef INFINITY
+#define INFINITY __builtin_bit_cast(float, 0x7f800000u)
+#undef NAN
+#define NAN __builtin_bit_cast(float, 0x7fffffffu)
+#define HUGE_VAL __builtin_bit_cast(double, 0x7ff0000000000000ull)
+#define HUGE_VALF __builtin_bit_cast(float, 0x7f800000u)
 
 #define FLT_DIG 6
 #define FLT_EPSILON 1.19209290e-07f
@@ -53,12 +52,12 @@ typedef long ptrdiff_t;
 #define INT16_MIN SHRT_MIN
 #define INT32_MAX INT_MAX
 #define INT32_MIN INT_MIN
-#define INT64_MAX LONG_MAX
-#define INT64_MIN LONG_MIN
+#define INT64_MAX LLONG_MAX
+#define INT64_MIN LLONG_MIN
 #define UINT8_MAX UCHAR_MAX
 #define UINT16_MAX USHRT_MAX
 #define UINT32_MAX UINT_MAX
-#define UINT64_MAX ULONG_MAX
+#define UINT64_MAX ULLONG_MAX
 #define SIZE_MAX ULONG_MAX
 
 #define M_E 2.71828182845904523536
@@ -73,3 +72,8 @@ typedef long ptrdiff_t;
 #define M_2_SQRTPI 1.12837916709551257390
 #define M_SQRT2 1.41421356237309504880
 #define M_SQRT1_2 0.70710678118654752440
+
+// The mixed forms of C++, which NVRTC finds ambiguous.
+inline double pow(float x, double y) { return pow(static_cast<double>(x), y); }
+inline double pow(double x, float y) { return pow(x, static_cast<double>(y)); }
+inline double pow(double x, int y) { return pow(x, static_cast<double>(y)); }

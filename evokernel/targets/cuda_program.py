@@ -14,8 +14,8 @@ from ..kernelfile.steps import Grid
 from ..records import Number
 from . import Artifact
 
-_STATIC_SMEM_BYTES = 48 << 10  # more than this per block is opted into
-_CTYPES = {
+STATIC_SMEM_BYTES = 48 << 10  # what a block has at most without opting in to more dynamic memory
+_CTYPES: dict[str, Any] = {
     "?": ctypes.c_bool, "b": ctypes.c_int8, "B": ctypes.c_uint8, "h": ctypes.c_int16, "H": ctypes.c_uint16, "i": ctypes.c_int32,
     "I": ctypes.c_uint32, "q": ctypes.c_int64, "Q": ctypes.c_uint64, "f": ctypes.c_float, "d": ctypes.c_double,
 }  # fmt: skip
@@ -74,11 +74,11 @@ class CudaProgram:
         if len(pointers) != kinds.count("P") or len(pointers) + len(numbers) != len(kinds) or config is None:
             raise struct.error(f"launch {index} takes {kinds!r}, and {len(pointers)} tensors and {len(numbers)} numbers are passed")
         addresses, values = iter(pointers), iter(numbers)
-        arguments = [int(next(addresses)) if kind == "P" else _number(kind, next(values)) for kind in kinds]
+        arguments = [next(addresses) if kind == "P" else _number(kind, next(values)) for kind in kinds]
         self._launch(self._stream, config, kernel, *arguments)
 
 
-def _number(kind: str, value: Number) -> object:
+def _number(kind: str, value: Number) -> Any:
     struct.pack(kind, value)  # ctypes would wrap an integer that does not fit
     return _CTYPES[kind](value)
 
@@ -91,7 +91,7 @@ def _bound(module: Any, launch: CudaLaunch) -> tuple[Any, Any, str]:
     kernel, grid = module.get_kernel(launch.symbol), launch.grid
     if grid is None:
         return kernel, None, launch.kinds
-    if grid.smem_bytes > _STATIC_SMEM_BYTES:
+    if grid.smem_bytes > STATIC_SMEM_BYTES:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (status,) = driver.cuKernelSetAttribute(attribute, grid.smem_bytes, kernel.handle, 0)
         if int(status):

@@ -3,14 +3,15 @@
 Guards against: variables of the candidate's own that survive a launch, managed memory, device-side allocation, printing and assertions,
 clocks and launch counters, cache policies that outlive a launch. Looks at PTX and at the symbols of the cubin, so macros and inline assembly
 hide nothing. Does not guard against state in places that have no symbol (constant memory written through a generic address, residue of
-local or shared memory), nor against a function-local `static const` that is written through a cast: a judge that gives each call
-fresh data and poisoned buffers, and verifies what it times, stands behind those.
+local or shared memory), nor against a constant that is written through a cast, nor against all disguises of a function-local static: a
+judge that gives each call fresh data and poisoned buffers, and verifies what it times, stands behind those.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ..kernelfile import KernelFileError
@@ -27,7 +28,7 @@ _CACHE = "what a launch leaves in L2 on purpose is refused; __ldcs, __stcs and p
 _PTX = (  # pattern of the PTX, message, words and string literals of the source
     (r"%clock(?:64|_hi)?\b|%globaltimer", "a kernel has no clock; remove it",
      ("clock", "clock64", "__clock", "__clock64", "globaltimer", "__globaltimer", "high_resolution_clock", "system_clock"), r"%clock|%globaltimer"),
-    (r"%pm\d|%gridid\b|%envreg\d|%current_graph_exec\b", "counters of launches and of the profiler are refused", (), r"%pm|%grid|%env|%curr"),
+    (r"%pm\d|%gridid\b|%current_graph_exec\b", "counters of launches and of the profiler are refused", (), r"%pm|%grid|%curr"),
     (r"(?<![\w$%.])createpolicy\b|\.L2::cache_hint\b|\.L2::evict_last\b|(?<![\w$%.])applypriority\b", _CACHE,
      ("createpolicy", "__nv_associate_access_property", "annotated_ptr", "access_property", "associate_access_property", "apply_access_property"),
      r"createpolicy|L2::|applypriority"),
@@ -41,10 +42,24 @@ _CALLS = (
 )
 # Tables that the compiler's own math library brings.
 _MATH_TABLES = re.compile(r"__cudart_(?:i2opi_[fd]|sin_cos_coeffs)")
+_VECTORS = [f"{t}{n}" for t in ("char uchar short ushort int uint long ulong longlong ulonglong float double".split()) for n in (1, 2, 3, 4)]  # noqa: SIM905
+# Constant is: a const number, vector or object without members, or an array of them. A class of the file's own could have mutable members.
+_TRAIT = "\n".join([
+    "template <class T> struct evokernel_plain { static constexpr bool value = !__is_union(T) && (!__is_class(T) || __is_empty(T)); };",
+    *(f"template <> struct evokernel_plain<::{v}> {{ static constexpr bool value = true; }};" for v in _VECTORS),
+    "template <class T> struct evokernel_fixed { static constexpr bool value = false; };",
+    "template <class T> struct evokernel_fixed<const T> { static constexpr bool value = evokernel_plain<T>::value; };",
+    "template <class T> struct evokernel_fixed<const volatile T> { static constexpr bool value = false; };",
+    "template <class T, unsigned long N> struct evokernel_fixed<T[N]> : evokernel_fixed<T> {};",
+    "template <class T, unsigned long N> struct evokernel_fixed<const T[N]> : evokernel_fixed<const T> {};",
+    "template <class T, unsigned long N> struct evokernel_fixed<const volatile T[N]> { static constexpr bool value = false; };",
+    "template <int I, class T> struct evokernel_constant { static_assert(evokernel_fixed<T>::value); };",
+])  # fmt: skip
 _FEATURES = (
     ("tensor_cores", r"\b(?:wmma|mma|wgmma|tcgen05)\.\w"), ("wgmma", r"\bwgmma\."), ("tcgen05", r"\btcgen05\."), ("async_copies", r"\bcp\.async"),
     ("bulk_copies", r"\bcp\.(?:reduce\.)?async\.bulk"), ("vector_loads", r"\bld\.[\w.:]*v[248]\."), ("vector_stores", r"\bst\.[\w.:]*v[248]\."),
-    ("shuffles", r"\bshfl\."), ("warp_reductions", r"\bredux\."), ("atomics", r"\b(?:atom|red)\.(?!async)"), ("shared_memory", r"\b(?:ld|st)\.shared"),
+    ("shuffles", r"\bshfl\."), ("warp_reductions", r"\bredux\."), ("atomics", r"\b(?:atom|red)\.(?!async)"),
+    ("shared_memory", r"\b(?:ld|st)\.shared"),
     ("barriers", r"\bmbarrier\."), ("clusters", r"\bbarrier\.cluster|\bmapa\."), ("fp64", r"\b(?:fma|add|mul)\.rn\.f64"),
     ("half", r"\b\w+\.(?:\w+\.)*(?:f16|bf16)(?:x2)?\b"),
 )  # fmt: skip
@@ -75,20 +90,23 @@ def check_calls(cubin: ObjectFile, code: str) -> None:
             raise refuse(f"{name} is not allowed: {message}", code, (*words, name))
 
 
-def check_state(cubin: ObjectFile, unit: str, code: str, compile_more: Callable[[str], Compilation]) -> None:
-    """Refuse variables in global memory that are not constant. The compiler itself is asked for their types, in one more front-end pass.
+def check_state(cubin: ObjectFile, made: Compilation, code: str, ask: Callable[[str], Compilation]) -> None:
+    """Refuse variables in global memory that are used and not constant. `ask` compiles the same unit with more text behind it: the compiler
+    itself says which types are const.
 
     Raises:
         KernelFileError: a writable variable, at its first use in the source.
     """
-    names = [n for n in global_variables(cubin) if not _MATH_TABLES.fullmatch(n)]
+    uses = Counter(re.findall(r"[\w$]+", made.ptx))
+    # Headers bring hundreds that no instruction names; one that PTX does not know at all comes from inline assembly.
+    names = [n for n in _global_variables(cubin) if uses[n] != 1 and not _MATH_TABLES.fullmatch(n)]
     for name in names:
-        if name.startswith("_ZZ") and not _declared_constant(plain_name(name), code):
+        if name.startswith("_ZZ") and not _declared_constant(_last_name(name), code):
             raise _state_refused(name, code)
     names = [n for n in names if not n.startswith("_ZZ")]
     if not names:
         return
-    answer = compile_more(f"{unit}\n{_questions(names)}")
+    answer = ask(_questions(names))
     if answer.ok:
         return
     for file, line, _, text in errors_of(answer.log):
@@ -99,30 +117,30 @@ def check_state(cubin: ObjectFile, unit: str, code: str, compile_more: Callable[
     raise KernelFileError("the variables in global memory could not be checked; use `constexpr`, `__constant__` tables or parameters instead")
 
 
-def global_variables(cubin: ObjectFile) -> list[str]:
+def _global_variables(cubin: ObjectFile) -> list[str]:
     """Symbols of the variables that stand in writable device memory, sorted."""
-    sections = {
-        i for i, s in enumerate(cubin.sections) if s.writable and not s.name.startswith((".nv.shared", ".nv.local", ".nv.reservedSmem", ".nv.constant"))
-    }
+    of_a_launch = (".nv.shared", ".nv.local", ".nv.reservedSmem", ".nv.constant")
+    sections = {i for i, s in enumerate(cubin.sections) if s.writable and not s.name.startswith(of_a_launch)}
     return sorted({s.name for s in cubin.symbols if s.section in sections and s.kind == STT_OBJECT})
 
 
 def _questions(names: Sequence[str]) -> str:
-    """Explicit instantiations that fail where a variable is not const; they may name private members. No macro of the file reaches them."""
+    """Explicit instantiations that fail where a variable can be written; they may name private members. No macro of the file reaches them."""
     asked = [f'#line {i} "{STATE}"\ntemplate struct evokernel_constant<{i}, decltype(::{_spelled(n)})>;' for i, n in enumerate(names, start=1)]
-    trait = (
-        "template <class T> struct evokernel_is_const { static constexpr bool value = false; };\n"
-        "template <class T> struct evokernel_is_const<const T> { static constexpr bool value = true; };\n"
-        "template <class T, unsigned long N> struct evokernel_is_const<T[N]> : evokernel_is_const<T> {};\n"
-        "template <class T, unsigned long N> struct evokernel_is_const<const T[N]> { static constexpr bool value = true; };\n"
-        "template <int I, class T> struct evokernel_constant { static_assert(evokernel_is_const<T>::value); };"
-    )
-    words = sorted(set(re.findall(r"[A-Za-z_]\w*", "\n".join([trait, *asked]))) - {"line"})
-    return "\n".join([*(f"#undef {w}" for w in words), trait, *asked])
+    words = sorted(set(re.findall(r"[A-Za-z_]\w*", "\n".join([_TRAIT, *asked]))) - {"line"})
+    return "\n".join([*(f"#undef {w}" for w in words), _TRAIT, *asked])
 
 
 def _spelled(name: str) -> str:
     return re.sub(r"\(anonymous namespace\)::|_INTERNAL_\w+::", "", demangled(name))
+
+
+def _last_name(symbol: str) -> str:
+    """`S::v<int>` is v; a name from inline assembly loses what ptxas added."""
+    name = _spelled(symbol)
+    while (shorter := re.sub(r"<[^<>]*>|\([^()]*\)", "", name)) != name:
+        name = shorter
+    return re.sub(r"^\$__|__\d+$", "", name.rsplit("::", 1)[-1]) if symbol.startswith("$") else name.rsplit("::", 1)[-1]
 
 
 def _declared_constant(name: str, code: str) -> bool:
@@ -143,8 +161,11 @@ def _declared_constant(name: str, code: str) -> bool:
 
 
 def _state_refused(symbol: str, code: str) -> KernelFileError:
-    name = plain_name(symbol)
-    message = f"{name} is a writable global or static variable, which survives a launch: make it constexpr or local, or {_SCRATCH}"
+    name = _last_name(symbol)
+    message = (
+        f"{name} is a writable global or static variable, which survives a launch: make it local, or a constexpr or __constant__ number, "
+        f"vector or array of those, or {_SCRATCH}"
+    )
     return refuse(message, code, (name, "static", "__device__"), re.escape(name))
 
 

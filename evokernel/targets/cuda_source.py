@@ -36,7 +36,7 @@ class Source:
     def unit(self) -> str:
         """The whole translation unit."""
         includes = "".join(f"#include <{h}>\n" for h in self.headers)
-        return f'{prelude()}{includes}#pragma nv_hdrstop\n#line 1 "{KERNEL}"\n{self.code}\n'
+        return f'{includes}#pragma nv_hdrstop\n{prelude()}#line 1 "{KERNEL}"\n{self.code}\n'
 
 
 @cache
@@ -121,5 +121,5 @@ def refuse(message: str, code: str, words: tuple[str, ...], strings: str = "") -
     place = next((known[w] for w in words if w in known), None)
     if place is None and strings:
         found = (t.offset + m.start() for t in tokens(code) if t.kind in ("string", "raw") and (m := re.search(strings, t.text)))
-        place = next(found, None)
+        place = next(found, next((known[w] for w in ("asm", "__asm__", "__asm") if w in known), None))
     return KernelFileError(message) if place is None else place_at(code, place).error(message)

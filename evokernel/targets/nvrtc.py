@@ -106,7 +106,9 @@ class _Worker:
             reply = json.loads(line)
             if reply.get("ours"):
                 raise JudgeError(f"NVRTC does not take its options: {reply['log'].strip()[:300]}")
-            return Compilation(reply["ok"], reply["log"], base64.b64decode(reply.get("cubin", "")), reply.get("ptx", ""), tuple(reply.get("lowered", ())))
+            if not reply["ok"]:
+                return Compilation(False, reply["log"])
+            return Compilation(True, reply["log"], base64.b64decode(reply["cubin"]), reply["ptx"], tuple(reply["lowered"]))
         except (BrokenPipeError, json.JSONDecodeError, binascii.Error):
             return None
         finally:
@@ -182,15 +184,14 @@ def message_of(compilation: Compilation, code: str, launch_lines: Sequence[int])
     for file, number, column, raw in errors_of(compilation.log):
         if "Error in parsing name expression" in raw:
             continue
-        line, column = number, column
-        if file == _NAME_MAP:
-            line, column = launch_lines[min(max(number - _FIRST_NAME_LINE, 0), len(launch_lines) - 1)], 0
+        of_launch = file == _NAME_MAP
+        line = launch_lines[min(max(number - _FIRST_NAME_LINE, 0), len(launch_lines) - 1)] if of_launch else number
         text = _tidy(raw).removesuffix(".") + next((hint for pattern, hint in _HINTS if pattern.search(raw)), "")
-        where = f"error: in this launch: {_name_error(text)}" if file == _NAME_MAP else f"error: {text}"
-        if file in (KERNEL, _NAME_MAP) and 0 < line <= len(source):
-            entry = str(KernelFileError(where, line, column, _tidy(source[line - 1])))
+        where = f"error: in this launch: {_name_error(text)}" if of_launch else f"error: {text}"
+        if (of_launch or file == KERNEL) and 0 < line <= len(source):
+            entry = str(KernelFileError(where, line, 0 if of_launch else column, _tidy(source[line - 1])))
         else:
-            entry = f"{where} (in {file.rsplit('/', 1)[-1]})" if file else where
+            entry = f"{where} (in <{file.rsplit('/', 1)[-1]}>)" if file else where
         if entry not in seen:
             shown += entry.split("\n")
             seen.add(entry)

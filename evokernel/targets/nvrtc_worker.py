@@ -17,37 +17,39 @@ import resource
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 from cuda.bindings import nvrtc
 
 MEMORY_LIMIT_BYTES, TIME_LIMIT_S, PCH_HEAP_BYTES = 8 << 30, 60, 768 << 20
 
 
-def _text(size: object, get: object, program: nvrtc.nvrtcProgram) -> bytes:
-    status, count = size(program)  # type: ignore[operator]
-    buffer = b" " * count
-    if int(status) or int(get(program, buffer)[0]):  # type: ignore[operator]
-        return b""
+def _bytes(size: Callable[..., Any], get: Callable[..., Any], program: nvrtc.nvrtcProgram) -> bytes:
+    """What NVRTC's pair of functions gives; it fills the buffer in place."""
+    _, count = size(program)
+    buffer = b" " * int(count)
+    get(program, buffer)
     return buffer
 
 
-def answer(request: dict[str, object], pch_folder: str) -> dict[str, object]:
+def answer(request: dict[str, Any], pch_folder: str) -> dict[str, Any]:
     """Compile one request."""
-    source, names, options = str(request["source"]), list(request["names"]), list(request["options"])  # type: ignore[call-overload]
+    source, names, options = request["source"], request["names"], request["options"]
     if "-pch" in options:
         options.append(f"-pch-dir={pch_folder}")
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
     for name in names:
         nvrtc.nvrtcAddNameExpression(program, name.encode())
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
-    log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode("utf-8", "replace").strip("\0 ")
+    log = _bytes(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode("utf-8", "replace").strip("\0 ")
     if int(status):
-        reply: dict[str, object] = {"ok": False, "log": log or nvrtc.nvrtcGetErrorString(status)[1].decode()}
+        reply: dict[str, Any] = {"ok": False, "log": log or nvrtc.nvrtcGetErrorString(status)[1].decode()}
         if status == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
             reply["ours"] = True
     else:
-        cubin = _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-        ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).decode("utf-8", "replace").strip("\0")
+        cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+        ptx = _bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).decode("utf-8", "replace").strip("\0")
         lowered = [nvrtc.nvrtcGetLoweredName(program, name.encode())[1].decode() for name in names]
         reply = {"ok": True, "log": log, "cubin": base64.b64encode(cubin).decode(), "ptx": ptx, "lowered": lowered}
     nvrtc.nvrtcDestroyProgram(program)
@@ -62,6 +64,7 @@ def main() -> None:
     os.dup2(2, 1)
     nvrtc.nvrtcSetPCHHeapSize(PCH_HEAP_BYTES)
     with tempfile.TemporaryDirectory(prefix="evokernel-pch-") as folder:
+        os.chdir(folder)
         for line in sys.stdin:
             signal.alarm(TIME_LIMIT_S + 10)  # ends this process even when its caller is gone
             answers.write(json.dumps(answer(json.loads(line), folder)) + "\n")
