@@ -12,15 +12,16 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from ..channel import Channel, ChannelClosed, Message
-from ..codec import decode, encode
 from ..errors import TaskError
-from ..records import Scalar
-from ..runner.buffers import Place, Window
+from ..runner.buffers import Window
+from ..runner.gpu import GraphedCall, timed
+from ..runner.main import open_window
 from ..runner.vendor import tensor_at
 from ..task import Draw, LoadedTask, load_task
 from ..task.source import user_code
@@ -31,7 +32,7 @@ from .zygotes import Zygote
 
 FROZEN = "compile-frozen"  # weights folded by the compiler: the baseline of candidates that prepare weights
 _COMPILE_MODE = {"compile": "default", "compile-max-autotune": "max-autotune", FROZEN: "default"}
-_START_S = {"eager": 60.0, "compile": 180.0, "compile-max-autotune": 180.0, FROZEN: 180.0}
+_START_S = {"eager": 60.0, "graph": 60.0, "compile": 180.0, "compile-max-autotune": 180.0, FROZEN: 180.0}
 _ROUNDS = 15
 _ROUND_BUDGET_S = 6.0
 
@@ -49,12 +50,12 @@ class Baseline:
         memory.fill_weights(cases[0].weights)
         for slot in range(memory.slots):
             memory.fill_inputs(slot, cases[slot % len(cases)].draw.tensors)
-        places = [[encode(p) for p in arena.places.values()] for arena in (memory.reads, memory.writes)]
+        window, fds = memory.reads.exported(writable=True)
         setup: Message = {
-            "baseline": name, "task": task_path, "environ": dict(environ), "places": places,
+            "baseline": name, "task": task_path, "environ": dict(environ), "window": window,
             "scalars": [c.draw.scalars for c in cases],
         }  # fmt: skip
-        self.contestant.post(setup, (memory.reads.fd, memory.writes.fd))
+        self.contestant.post(setup, fds)
 
     def wait(self) -> None:
         """Wait until the baseline is compiled and warm.
@@ -123,10 +124,8 @@ def main(channel: Channel) -> None:
     os.environ.clear()
     os.environ.update(message["environ"])
     try:
-        call = _prepared(message, fds)
         with user_code(f"the baseline {message['baseline']}", message["task"]):
-            for slot in range(len(message["scalars"])):
-                call(slot)
+            calls = _prepared(message, fds)
     except TaskError as error:
         channel.send({"error": str(error).splitlines()[0]})
         return
@@ -134,35 +133,55 @@ def main(channel: Channel) -> None:
     while True:
         try:
             request = channel.receive()
-            call(request["slot"])
-            channel.send({})
+            channel.send(calls[request["slot"]]())
         except ChannelClosed:
             return
 
 
-def _prepared(message: Message, fds: list[int]) -> Callable[[int], object]:
+def _prepared(message: Message, fds: list[int]) -> list[Callable[[], Message]]:
+    """A ready call for each slot, warmed up."""
     loaded = load_task(message["task"])
-    windows = [
-        Window(fd, [decode(Place, p) for p in places], writable=True) for fd, places in zip(fds, message["places"], strict=True)
-    ]
-    loaded.bind({w.name: tensor_at(windows[0].address(w.name), w.dtype, w.shape, w.stride) for w in loaded.task.signature.weights})
+    window = open_window(message["window"], fds)
+    device = "cpu" if isinstance(window, Window) else "cuda"
+    loaded.model.to(device)
+    weights = {w.name: tensor_at(window.address(w.name), w.dtype, w.shape, w.stride, device) for w in loaded.task.signature.weights}
+    loaded.bind(weights)
+    model = _model(loaded, message["baseline"], device)
+    calls = []
+    for slot, scalars in enumerate(message["scalars"]):
+        inputs = {
+            t.name: tensor_at(window.address(slotted(t.name, slot)), t.dtype, t.shape, t.stride, device) for t in loaded.task.signature.inputs
+        }
+        args, kwargs = loaded.arguments(Draw(0, inputs, scalars))
+        calls.append(_call(partial(model, *args, **kwargs), message["baseline"], device))
+    return calls
+
+
+def _model(loaded: LoadedTask, name: str, device: str) -> Callable[..., object]:
     model: Callable[..., object] = loaded.model
-    name = message["baseline"]
     if name in _COMPILE_MODE:
         import torch._inductor.config as inductor
 
         inductor.freezing = name == FROZEN
-        model = torch.compile(loaded.model, mode=_COMPILE_MODE[name])
-    arguments = [loaded.arguments(_draw(loaded, windows[0], slot, scalars)) for slot, scalars in enumerate(message["scalars"])]
+        mode = _COMPILE_MODE[name]
+        # Graphs are captured by us, for every slot, so that the compiler's own do not copy the inputs first.
+        model = torch.compile(model, mode=f"{mode}-no-cudagraphs" if device == "cuda" and mode == "max-autotune" else mode)
+    return model
 
-    def call(slot: int) -> object:
-        args, kwargs = arguments[slot]
+
+def _call(forward: Callable[[], object], name: str, device: str) -> Callable[[], Message]:
+    with torch.no_grad():
+        forward()
+        graphed = GraphedCall(forward) if device == "cuda" and name != "eager" else None
+    stream, events = (torch.cuda.current_stream(), [torch.cuda.Event(enable_timing=True) for _ in range(2)]) if device == "cuda" else (None, [])
+
+    def call() -> Message:
+        if graphed:
+            return {"device_us": graphed.run()}
         with torch.no_grad():
-            return model(*args, **kwargs)
+            if stream:
+                return {"device_us": timed(forward, stream, events)}
+            forward()
+        return {}
 
     return call
-
-
-def _draw(loaded: LoadedTask, window: Window, slot: int, scalars: dict[str, Scalar]) -> Draw:
-    tensors = {t.name: tensor_at(window.address(slotted(t.name, slot)), t.dtype, t.shape, t.stride) for t in loaded.task.signature.inputs}
-    return Draw(0, tensors, scalars)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
 
+from ..channel import Message
 from ..codec import encode
 from ..kernelfile import KernelFile, KernelFileError, parse, resolve
 from ..kernelfile.steps import Plan
@@ -16,7 +17,7 @@ from ..targets import Artifact, BuildError
 from ..task import available_bytes
 from .cases import Case
 from .contestant import Contestant, Failure, Seat
-from .memory import SLOTS, PlanMemory, plan_spec
+from .memory import SLOTS, PlanMemory, plan_specs
 from .workshop import Workshop
 
 _SETUP_S = 30.0
@@ -40,12 +41,13 @@ class Build:
 
 @dataclass
 class Loaded:
-    """A build with its seat in the runner. `weights_version`: which weights are bound (-1: none yet)."""
+    """A build with its seat in the runner. `weights_version`: which weights are bound (-1: none yet). `primed`: slots with a captured graph."""
 
     build: Build
     seat: Seat
     weights_version: int = -1
     prepare_us: float = 0.0
+    primed: set[int] = field(default_factory=set)
 
 
 class Candidate:
@@ -78,20 +80,20 @@ class Candidate:
         """Load a build into the runner, which is started first if there is none."""
         runner = self._runner or self._start()
         memory = self.shop.memory(build.variant)
-        wanted = SLOTS * sum(plan_spec(b.name, b.dtype, b.shape).size_bytes for b in build.plan.buffers)
+        wanted = SLOTS * sum(spec.size_bytes for spec in plan_specs(build.plan))
         if wanted > _SCRATCH_SHARE * available_bytes():
             raise Failure(Status.RESOURCES, f"scratch and persisted buffers take {wanted / 2**30:.1f} GiB for {SLOTS} slots; use smaller ones")
-        scratch = PlanMemory(build.plan, SLOTS, self.shop.flush)
+        scratch = PlanMemory(self.shop.machine, build.plan, SLOTS)
         self._scratch.append(scratch)
         key = f"{build.variant}:{build.artifact.path}:{id(build)}"
         specs = (*memory.signature.tensors, *scratch.specs)
-        arenas = ((memory.reads, False), (memory.writes, True), (scratch.arena, True))
+        exported = [memory.reads.exported(writable=False), memory.writes.exported(writable=True), scratch.arena.exported(writable=True)]
         runner.request(
             {
                 "op": "load", "plan": key, "resolved": encode(_without_code(build.plan)), "artifact": encode(build.artifact),
-                "specs": [encode(s) for s in specs], "windows": [[[encode(p) for p in a.places.values()], w] for a, w in arenas],
+                "specs": [encode(s) for s in specs], "windows": [window for window, _ in exported],
             },
-            _LOAD_S, tuple(a.fd for a, _ in arenas),
+            _LOAD_S, tuple(fd for _, fds in exported for fd in fds),
         )  # fmt: skip
         return Loaded(build, Seat(runner, key, memory, scratch))
 
@@ -106,6 +108,10 @@ class Candidate:
             config, scalars = loaded.build.config, case.draw.scalars
             plan = _valid(lambda: resolve(self.parsed, signature, self.shop.device, config, scalars))
             loaded.seat.renumber(slot, encode(_without_code(plan)), self.call_limit_s)
+            loaded.primed.discard(slot)
+        if not self.shop.machine.seals and slot not in loaded.primed:
+            loaded.seat.prime(slot, self.call_limit_s)
+            loaded.primed.add(slot)
 
     def check(self, loaded: Loaded, slot: int, case: Case) -> tuple[list[ErrorRow], dict[str, torch.Tensor]]:
         """Run a case once on a slot and compare everything with the truth; the rows and the outputs.
@@ -123,6 +129,8 @@ class Candidate:
         outputs = loaded.seat.outputs(slot)
         if damaged := loaded.seat.damaged():
             raise Failure(Status.MISMATCH, f"writes outside {', '.join(damaged)}: bytes before the start or after the end were changed")
+        if changed := loaded.seat.memory.changed(slot, case.draw.tensors, case.weights):
+            raise Failure(Status.CHEATING, f"writes into {', '.join(changed)}: inputs and weights may only be read")
         rows, message = self.shop.cases.check(case, outputs)
         if message:
             raise Failure(Status.MISMATCH, message, tuple(rows))
@@ -139,13 +147,13 @@ class Candidate:
 
     def _start(self) -> Contestant:
         self._runner = Contestant(self.shop.zygote, "evokernel.runner.main")
-        reply = self._runner.request(
-            {
-                "op": "setup", "native": str(self.shop.native), "readable": [str(self.shop.builds)], "cpu_seconds": _CPU_S,
-                "memory_bytes": _MEMORY_SPARE_BYTES + self.shop.memory(0).reads.size_bytes + self.shop.memory(0).writes.size_bytes,
-            },
-            _SETUP_S,
-        )  # fmt: skip
+        setup: Message = {
+            "op": "setup", "target": self.shop.device.target, "readable": [str(self.shop.builds)],
+            "memory_bytes": _MEMORY_SPARE_BYTES, "cpu_seconds": _CPU_S,
+        }  # fmt: skip
+        if self.shop.machine.seals:
+            setup["native"] = str(self.shop.native)
+        reply = self._runner.request(setup, _SETUP_S)
         self.shop.sandbox = str(reply["sandbox"])
         return self._runner
 

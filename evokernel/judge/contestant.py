@@ -123,6 +123,7 @@ class Seat:
         self.memory.fill_weights(weights)
         if self.scratch:
             self.scratch.poison_persisted()
+        self.memory.machine.settle()
         start = time.perf_counter_ns()
         self.contestant.request({"op": "bind", "plan": self._key}, timeout_s)
         return (time.perf_counter_ns() - start) / 1e3
@@ -131,12 +132,24 @@ class Seat:
         """Give a slot the numbers of an encoded plan that was resolved for the scalars of its case."""
         self.contestant.request({"op": "renumber", "plan": self._key, "slot": slot, "resolved": resolved}, timeout_s)
 
+    def prime(self, slot: int, timeout_s: float) -> None:
+        """Have the call on a slot captured as a graph (GPU only); it runs once on what the slot holds."""
+        self.memory.machine.settle()
+        self.contestant.request({"op": "prime", "plan": self._key, "slot": slot}, timeout_s)
+
     def call(self, slot: int, timeout_s: float) -> float:
-        """Run once on a slot; microseconds on the judge's clock, from just before the request to just after the answer."""
+        """Run once on a slot; microseconds. On the CPU by the judge's clock, from just before the request to just after the answer; on a
+        GPU between the events around the graph, which may not be more than the judge's clock saw."""
         message: Message = {"op": "run", "plan": self._key, "slot": slot}
+        self.memory.machine.settle()
         start = time.perf_counter_ns()
-        self.contestant.request(message, timeout_s)
-        return (time.perf_counter_ns() - start) / 1e3
+        reply = self.contestant.request(message, timeout_s)
+        wall_us = (time.perf_counter_ns() - start) / 1e3
+        if "device_us" not in reply:
+            return wall_us
+        if reply["device_us"] > wall_us:
+            raise Failure(Status.CHEATING, f"events say {reply['device_us']:.1f} us where the judge's clock says {wall_us:.1f}")
+        return float(reply["device_us"])
 
     def poison(self, slot: int) -> None:
         """Make outputs and scratch of a slot worthless."""
@@ -146,9 +159,7 @@ class Seat:
 
     def flush(self, slot: int) -> None:
         """Evict everything a call on this slot touches from the caches."""
-        self.memory.flush(slot)
-        if self.scratch:
-            self.scratch.flush(slot)
+        self.memory.flush(slot, self.scratch.raws(slot) if self.scratch else ())
 
     def outputs(self, slot: int) -> dict[str, torch.Tensor]:
         """Copies of a slot's outputs as they are the moment the call has answered."""

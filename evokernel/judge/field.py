@@ -78,7 +78,7 @@ class Field:
     def _open_all(self, names: tuple[str, ...]) -> None:
         shop = self.shop
         for name in names:
-            memory = TaskMemory(shop.loaded.task.signature, sealed=False, slots=SLOTS, flush=shop.flush)
+            memory = TaskMemory(shop.machine, shop.loaded.task.signature, sealed=False, slots=SLOTS)
             self._live[name] = Baseline(name, shop.zygote, shop.loaded.task.path, memory, shop.cases.timed(), shop.environ)
 
     def _collect(self) -> None:

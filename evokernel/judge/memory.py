@@ -6,19 +6,17 @@ the call before it left.
 
 from __future__ import annotations
 
-import ctypes
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from ..kernelfile.steps import Plan
 from ..records import Role, Signature, TensorSpec, contiguous_stride
-from ..runner.buffers import Arena
 from ..runner.main import SLOT_MARK
+from .machines import Machine, SharedArena
 
 SLOTS = 3
-Flush = Callable[[int, int], None]
 POISON_FLOAT = 0xFF  # a NaN in every floating dtype
 
 
@@ -39,19 +37,18 @@ class TaskMemory:
         signature: the variant.
         sealed: inputs and weights can only be read by the other side (candidates); baselines may write theirs, as eager code does.
         slots: how many sets of inputs and outputs.
-        flush: evicts `bytes` from `address` on from all caches.
     """
 
-    def __init__(self, signature: Signature, *, sealed: bool, slots: int, flush: Flush) -> None:
+    def __init__(self, machine: Machine, signature: Signature, *, sealed: bool, slots: int) -> None:
         self.signature = signature
         self.slots = slots
-        self._flush = flush
+        self.machine = machine
         reads = [(w.name, w.size_bytes) for w in signature.weights]
         reads += [(slotted(t.name, s), t.size_bytes) for s in range(slots) for t in signature.inputs]
         writes = [(slotted(t.name, s), t.size_bytes) for s in range(slots) for t in signature.outputs]
-        self.reads = Arena(reads, sealed=sealed)
-        self.writes = Arena(writes, sealed=False)
-        self._flats = {name: _typed(self.reads, name, spec) for name, spec in self._specs(signature.inputs, signature.weights)}
+        self.reads = machine.arena(reads, sealed=sealed)
+        self.writes = machine.arena(writes, sealed=False)
+        self._inputs = {name: _typed(self.reads, name, spec) for name, spec in self._specs(signature.inputs, signature.weights)}
         self._outputs = {name: _typed(self.writes, name, spec) for name, spec in self._specs(signature.outputs, ())}
 
     def _specs(self, slotted_specs: Iterable[TensorSpec], shared: Iterable[TensorSpec]) -> list[tuple[str, TensorSpec]]:
@@ -61,44 +58,45 @@ class TaskMemory:
     def fill_inputs(self, slot: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copy a draw into a slot, gaps between strided rows included."""
         for spec in self.signature.inputs:
-            self._flats[slotted(spec.name, slot)].copy_(flat(tensors[spec.name], spec.span))
-
-    def inputs_intact(self, slot: int, tensors: Mapping[str, torch.Tensor]) -> bool:
-        """Whether a slot's inputs are still bit for bit what was filled in."""
-        pairs = ((self._flats[slotted(s.name, slot)], flat(tensors[s.name], s.span)) for s in self.signature.inputs)
-        return all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in pairs)
+            self._inputs[slotted(spec.name, slot)].copy_(flat(tensors[spec.name], spec.span))
 
     def fill_weights(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copy one set of parameters, buffers and attributes in; the other side must bind again."""
         for spec in self.signature.weights:
-            self._flats[spec.name].copy_(flat(tensors[spec.name], spec.span))
+            self._inputs[spec.name].copy_(flat(tensors[spec.name], spec.span))
+
+    def changed(self, slot: int, tensors: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> list[str]:
+        """Inputs and weights that are not what was filled in any more; nothing to look for where they are sealed."""
+        if self.machine.seals:
+            return []
+        given = [(slotted(s.name, slot), s, tensors[s.name]) for s in self.signature.inputs]
+        given += [(w.name, w, weights[w.name]) for w in self.signature.weights]
+        return [spec.name for name, spec, value in given if not _same_bits(self._inputs[name].cpu(), flat(value, spec.span))]
 
     def poison(self, slot: int) -> None:
         """Make every output of a slot wrong: NaN where it floats, a random byte elsewhere."""
         for spec in self.signature.outputs:
             byte = POISON_FLOAT if spec.floating else secrets.randbelow(255)
-            name = slotted(spec.name, slot)
-            ctypes.memset(self.writes.address_of(name), byte, spec.size_bytes)
+            self.writes.raw(slotted(spec.name, slot)).fill_(byte)
 
     def outputs(self, slot: int) -> dict[str, torch.Tensor]:
-        """Copies of a slot's outputs, in their shapes and strides."""
+        """Copies of a slot's outputs on the host, in their shapes and strides."""
         return {
-            spec.name: self._outputs[slotted(spec.name, slot)].clone().as_strided(spec.shape, spec.stride)
+            spec.name: self._outputs[slotted(spec.name, slot)].to("cpu", copy=True).as_strided(spec.shape, spec.stride)
             for spec in self.signature.outputs
         }
 
     def same_outputs(self, slot: int, expected: Mapping[str, torch.Tensor]) -> bool:
         """Whether a slot's outputs equal earlier copies bit for bit."""
-        pairs = ((self._outputs[slotted(s.name, slot)], flat(expected[s.name], s.span)) for s in self.signature.outputs)
-        return all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in pairs)
+        return all(
+            _same_bits(self._outputs[slotted(s.name, slot)].cpu(), flat(expected[s.name], s.span)) for s in self.signature.outputs
+        )
 
-    def flush(self, slot: int) -> None:
-        """Evict a slot's inputs and outputs and all weights from the caches."""
-        for arena, specs in ((self.reads, self.signature.inputs), (self.writes, self.signature.outputs)):
-            for spec in specs:
-                self._flush(arena.address_of(slotted(spec.name, slot)), spec.size_bytes)
-        for spec in self.signature.weights:
-            self._flush(self.reads.address_of(spec.name), spec.size_bytes)
+    def flush(self, slot: int, beside: Iterable[torch.Tensor] = ()) -> None:
+        """Evict a slot's inputs and outputs, all weights, and `beside` from the caches."""
+        names = [slotted(s.name, slot) for s in self.signature.inputs] + [w.name for w in self.signature.weights]
+        outs = [slotted(s.name, slot) for s in self.signature.outputs]
+        self.machine.flush([*map(self.reads.raw, names), *map(self.writes.raw, outs), *beside])
 
     def damaged(self) -> list[str]:
         """Buffers written before their start or after their end."""
@@ -112,46 +110,43 @@ class TaskMemory:
 class PlanMemory:
     """Scratch (one set a slot) and persisted buffers of one plan."""
 
-    def __init__(self, plan: Plan, slots: int, flush: Flush) -> None:
-        self.specs = tuple(plan_spec(b.name, b.dtype, b.shape) for b in plan.buffers)
+    def __init__(self, machine: Machine, plan: Plan, slots: int) -> None:
+        self.specs = plan_specs(plan)
         self._scratch = {b.name for b in plan.buffers if b.kind == "scratch"}
         self._slots = slots
-        self._flush = flush
         sizes = [(n, s.size_bytes) for s in self.specs for n in self._names(s.name)]
-        self.arena = Arena(sizes, sealed=False)
+        self.arena = machine.arena(sizes, sealed=False)
 
     def _names(self, name: str) -> list[str]:
         return [slotted(name, s) for s in range(self._slots)] if name in self._scratch else [name]
 
     def poison(self, slot: int) -> None:
         """Fill a slot's scratch with NaN patterns, so that nothing of an earlier call can be read back."""
-        for spec in self.specs:
-            if spec.name in self._scratch:
-                name = slotted(spec.name, slot)
-                ctypes.memset(self.arena.address_of(name), POISON_FLOAT, spec.size_bytes)
+        for name in self._scratch:
+            self.arena.raw(slotted(name, slot)).fill_(POISON_FLOAT)
 
     def poison_persisted(self) -> None:
         """Fill what the last binding prepared, before the weights are bound anew."""
         for spec in self.specs:
             if spec.name not in self._scratch:
-                ctypes.memset(self.arena.address_of(spec.name), POISON_FLOAT, spec.size_bytes)
+                self.arena.raw(spec.name).fill_(POISON_FLOAT)
 
-    def flush(self, slot: int) -> None:
-        for spec in self.specs:
-            name = slotted(spec.name, slot) if spec.name in self._scratch else spec.name
-            self._flush(self.arena.address_of(name), spec.size_bytes)
+    def raws(self, slot: int) -> list[torch.Tensor]:
+        """The memory a call on this slot may touch."""
+        return [self.arena.raw(slotted(s.name, slot) if s.name in self._scratch else s.name) for s in self.specs]
 
     def close(self) -> None:
         self.arena.close()
 
 
-def plan_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
-    """A plan's own buffer as a tensor that steps can name."""
-    return TensorSpec(name, Role.OUTPUT, name, dtype, shape, contiguous_stride(shape))
+def plan_specs(plan: Plan) -> tuple[TensorSpec, ...]:
+    """A plan's own buffers as tensors that steps can name."""
+    return tuple(TensorSpec(b.name, Role.OUTPUT, b.name, b.dtype, b.shape, contiguous_stride(b.shape)) for b in plan.buffers)
 
 
-def _typed(arena: Arena, name: str, spec: TensorSpec) -> torch.Tensor:
-    kind: torch.dtype = getattr(torch, spec.dtype)
-    if spec.span == 0:
-        return torch.empty(0, dtype=kind)
-    return torch.frombuffer(arena.view(name), dtype=kind, count=spec.span)
+def _typed(arena: SharedArena, name: str, spec: TensorSpec) -> torch.Tensor:
+    return arena.raw(name).view(getattr(torch, spec.dtype))
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(torch.equal(a.view(torch.uint8), b.view(torch.uint8)))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import subprocess
-import typing
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +17,8 @@ from ..errors import JudgeError
 from ..records import PROTOCOL, Device, Environment, digest
 from ..task import LoadedTask
 from .cases import Cases
-from .memory import SLOTS, Flush, TaskMemory
+from .machines import GpuMachine, HostMachine, Machine
+from .memory import SLOTS, TaskMemory
 from .zygotes import Zygote
 
 _NATIVE_SOURCE = Path(__file__).parent.parent / "runner" / "native.cpp"
@@ -55,16 +54,15 @@ class Workshop:
         return build_native(self.cache)
 
     @cached_property
-    def flush(self) -> Flush:
-        function = ctypes.CDLL(str(self.native)).evokernel_flush
-        function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_uint64], None
-        return typing.cast(Flush, function)
+    def machine(self) -> Machine:
+        """The memory of the device that is judged on."""
+        return GpuMachine(self.device.l2_bytes) if self.device.target == "cuda" else HostMachine(self.native)
 
     def memory(self, variant: int) -> TaskMemory:
         """The candidate-side buffers of a variant, made once and used by one runner after another."""
         if variant not in self._memories:
             signature = self.loaded.task.variants[variant]
-            self._memories[variant] = TaskMemory(signature, sealed=True, slots=SLOTS, flush=self.flush)
+            self._memories[variant] = TaskMemory(self.machine, signature, sealed=True, slots=SLOTS)
         return self._memories[variant]
 
     @cached_property

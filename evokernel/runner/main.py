@@ -20,6 +20,7 @@ from ..kernelfile.steps import Arg, Call, Fill, Launch, Plan, Step
 from ..records import Number, TensorSpec
 from . import vendor
 from .buffers import Place, Window
+from .gpu import GpuWindow, GraphedCall
 from .sandbox import confine, limit_resources
 
 SLOT_MARK = "@"  # a buffer of slot 2 is called `out@2`; weights and persisted buffers have no slot
@@ -28,8 +29,10 @@ SLOT_MARK = "@"  # a buffer of slot 2 is called `out@2`; weights and persisted b
 class LoadedPlan:
     """One plan with its program and its buffers, callable slot by slot."""
 
-    def __init__(self, plan: Plan, program: targets.Program, specs: dict[str, TensorSpec], windows: list[Window]) -> None:
+    def __init__(self, plan: Plan, program: targets.Program, specs: dict[str, TensorSpec], windows: list[AnyWindow]) -> None:
         self._plan = plan
+        self._device = "cuda" if plan.target == "cuda" else "cpu"
+        self._graphs: dict[int, GraphedCall] = {}
         self._program = program
         self._specs = specs
         self.ranges = {name: span for window in windows for name, span in window.ranges().items()}
@@ -45,17 +48,29 @@ class LoadedPlan:
             self._windows[name].protect(name, writable=True)
         for step in self._prepare:
             step()
+        if self._device == "cuda":
+            torch.cuda.synchronize()
         for name in self._persisted:
             self._windows[name].protect(name, writable=False)
 
-    def call(self, slot: int) -> None:
-        """Everything a call of the module does, on the buffers of one slot."""
-        for step in self._calls[slot]:
-            step()
+    def call(self, slot: int) -> Message:
+        """Everything a call of the module does, on the buffers of one slot. On a GPU the slot's graph, with the time between its events."""
+        if slot in self._graphs:
+            return {"device_us": self._graphs[slot].run()}
+        self._walk(slot)
+        return {}
 
     def renumber(self, slot: int, plan: Plan) -> None:
         """Take the numbers of a plan resolved for other scalar arguments for one slot."""
         self._calls[slot] = self._compiled(plan.steps, slot)
+
+    def prime(self, slot: int) -> None:
+        """Capture the slot's graph (GPU only); runs the call once, on whatever the slot holds."""
+        self._graphs[slot] = GraphedCall(lambda: self._walk(slot), getattr(self._program, "use_stream", void))
+
+    def _walk(self, slot: int) -> None:
+        for step in self._calls[slot]:
+            step()
 
     def _compiled(self, steps: tuple[Step, ...], slot: int | None) -> list[Callable[[], None]]:
         clears = [] if slot is None else [self._clear(b.name, slot) for b in self._plan.buffers if b.zero]
@@ -82,7 +97,7 @@ class LoadedPlan:
 
     def _tensor(self, name: str, slot: int | None) -> torch.Tensor:
         spec = self._specs[name]
-        return vendor.tensor_at(self._address(name, slot), spec.dtype, spec.shape, spec.stride)
+        return vendor.tensor_at(self._address(name, slot), spec.dtype, spec.shape, spec.stride, self._device)
 
     def _launch(self, index: int, args: tuple[Arg, ...], slot: int | None) -> Callable[[], None]:
         pointers = [self._address(a.tensor, slot) for a in args if a.tensor is not None]
@@ -120,14 +135,22 @@ class Runner:
             while True:
                 try:
                     request, fds = self._channel.receive_fds()
-                    self._channel.send(self._answer(request, fds))
+                    self._channel.send(self._answered(request, fds))
                 except ChannelClosed:
                     return
+
+    def _answered(self, request: Message, fds: list[int]) -> Message:
+        try:
+            return self._answer(request, fds)
+        except (RuntimeError, OSError, MemoryError) as error:  # a library step, the driver or the loader refused
+            return {"error": f"{type(error).__name__}: {error}"[:4000]}
 
     def _answer(self, request: Message, fds: list[int]) -> Message:
         op = request["op"]
         if op == "run":
-            self._plans[request["plan"]].call(request["slot"])
+            return self._plans[request["plan"]].call(request["slot"])
+        if op == "prime":
+            self._plans[request["plan"]].prime(request["slot"])
         elif op == "bind":
             self._plans[request["plan"]].bind()
         elif op == "renumber":
@@ -139,25 +162,30 @@ class Runner:
         return {}
 
     def _setup(self, request: Message) -> Message:
-        native = ctypes.CDLL(request["native"])
-        native.evokernel_report_faults(self._channel.fileno())
-        torch.empty(1).fill_(0)
-        limit_resources(request["memory_bytes"], request["cpu_seconds"])
+        if request["target"] == "cuda":
+            torch.cuda.synchronize()  # the driver needs rights that are given up below; no candidate code exists on this host
+        else:
+            ctypes.CDLL(request["native"]).evokernel_report_faults(self._channel.fileno())
+            limit_resources(request["memory_bytes"], request["cpu_seconds"])
         return {"sandbox": confine(tuple(Path(p) for p in request["readable"]))}
 
     def _load(self, request: Message, fds: list[int]) -> Message:
         plan = decode(Plan, request["resolved"])
         specs = {spec.name: spec for spec in (decode(TensorSpec, s) for s in request["specs"])}
-        windows = [
-            Window(fd, (decode(Place, p) for p in places), writable=writable)
-            for fd, (places, writable) in zip(fds, request["windows"], strict=True)
-        ]
-        try:
-            program = targets.get(plan.target).load(decode(targets.Artifact, request["artifact"]))
-        except OSError as error:
-            return {"error": str(error)}
+        windows = [open_window(window, fds) for window in request["windows"]]
+        program = targets.get(plan.target).load(decode(targets.Artifact, request["artifact"]))
         loaded = self._plans[request["plan"]] = LoadedPlan(plan, program, specs, windows)
         return {"ranges": loaded.ranges}
+
+
+AnyWindow = Window | GpuWindow
+
+
+def open_window(window: Message, fds: list[int]) -> AnyWindow:
+    """Map what the judge exported; takes its descriptor, if it has one, off the front of `fds`."""
+    if "handle" in window:
+        return GpuWindow(bytes.fromhex(window["handle"]), (decode(Place, p) for p in window["places"]))
+    return Window(fds.pop(0), (decode(Place, p) for p in window["places"]), writable=window["writable"])
 
 
 def main(channel: Channel) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from ..kernelfile.steps import Call, View
 from ..records import Number
+from .gpu import gpu_bytes
 
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "mm": torch.mm,
@@ -26,12 +27,14 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
 _TAKES_OUT = {"mm", "bmm", "addmm", "baddbmm"}
 
 
-def tensor_at(address: int, dtype: str, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
-    """A torch tensor over foreign memory; the caller keeps the memory alive. `stride` in elements."""
+def tensor_at(address: int, dtype: str, shape: tuple[int, ...], stride: tuple[int, ...], device: str = "cpu") -> torch.Tensor:
+    """A torch tensor over foreign memory of the host ("cpu") or the GPU ("cuda"); the caller keeps it alive. `stride` in elements."""
     kind: torch.dtype = getattr(torch, dtype)
     span = 1 + sum((d - 1) * s for d, s in zip(shape, stride, strict=True)) if 0 not in shape else 0
     if span == 0:
-        return torch.empty(shape, dtype=kind)
+        return torch.empty(shape, dtype=kind, device=device)
+    if device == "cuda":
+        return gpu_bytes(address, span * kind.itemsize).view(kind).as_strided(shape, stride)
     raw = (ctypes.c_char * (span * kind.itemsize)).from_address(address)
     return torch.frombuffer(raw, dtype=kind, count=span).as_strided(shape, stride)
 

@@ -149,7 +149,7 @@ def _entry(symbol: str, made: nvrtc.Compilation) -> Entry:
     said = made.log.partition(f"Compiling entry function '{symbol}'")[2].partition("Compiling entry function")[0]
     stack, registers, shared = (
         int(m[1]) if (m := re.search(pattern, said)) else 0
-        for pattern in (r"(\d+) bytes stack frame", r"Used (\d+) registers", r"(\d+) bytes smem")
+        for pattern in (r"(\d+) bytes cumulative stack", r"Used (\d+) registers", r"(\d+) bytes smem")
     )
     head = re.search(rf"\.entry\s+{re.escape(symbol)}\s*(?:\(.*?\))?([^({{]*)\{{", made.ptx, re.DOTALL)
     bound = re.search(r"\.(?:max|req)ntid ([\d, ]+)", head[1]) if head else None

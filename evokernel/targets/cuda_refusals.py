@@ -57,7 +57,9 @@ _TRAIT = "\n".join([
 ])  # fmt: skip
 _FEATURES = (
     ("tensor_cores", r"\b(?:wmma|mma|wgmma|tcgen05)\.\w"), ("wgmma", r"\bwgmma\."), ("tcgen05", r"\btcgen05\."), ("async_copies", r"\bcp\.async"),
-    ("bulk_copies", r"\bcp\.(?:reduce\.)?async\.bulk"), ("vector_loads", r"\bld\.[\w.:]*v[248]\."), ("vector_stores", r"\bst\.[\w.:]*v[248]\."),
+    ("bulk_copies", r"\bcp\.(?:reduce\.)?async\.bulk"),
+    ("vector_loads", r"\bld\.(?!local|shared|param)[\w.:]*v[248]\."),
+    ("vector_stores", r"\bst\.(?!local|shared|param)[\w.:]*v[248]\."),
     ("shuffles", r"\bshfl\."), ("warp_reductions", r"\bredux\."), ("atomics", r"\b(?:atom|red)\.(?!async)"),
     ("shared_memory", r"\b(?:ld|st)\.shared"),
     ("barriers", r"\bmbarrier\."), ("clusters", r"\bbarrier\.cluster|\bmapa\."), ("fp64", r"\b(?:fma|add|mul)\.rn\.f64"),

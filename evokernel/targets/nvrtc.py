@@ -83,12 +83,18 @@ def include_roots() -> tuple[Path, ...]:
 
 
 class _Worker:
+    """One compiler process. Raises: JudgeError: it does not start."""
+
     def __init__(self) -> None:
         environment = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "LC_ALL": "C.UTF-8", "PATH": os.defpath}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", str(Path(__file__).with_name("nvrtc_worker.py"))], env=environment, text=True, encoding="utf-8",
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            self.end()
+            raise JudgeError(f"NVRTC does not start; {missing() or 'reinstall it: pip install --force-reinstall nvidia-cuda-nvrtc cuda-bindings'}")
 
     def ask(self, request: dict[str, object]) -> Compilation | None:
         """None when the worker ended without an answer.
@@ -129,7 +135,7 @@ def compile_source(source: str, names: Sequence[str], options: Sequence[str]) ->
     """Compile in an idle worker, or in a new one. Thread-safe: one worker serves one caller at a time.
 
     Raises:
-        JudgeError: this NVRTC does not know the architecture or another option.
+        JudgeError: the compiler does not start, or does not know the architecture or another option.
     """
     try:
         worker = _idle.pop()

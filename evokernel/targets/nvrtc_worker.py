@@ -1,7 +1,8 @@
 """A process that compiles for one caller: one JSON line in, one JSON line out, until its standard input closes.
 
 Covers: memory and time of a compilation (the process may be killed or run out; the caller starts another). Run as a script, so that it
-imports nothing of the package: it is up in 0.15 s. Precompiled headers live as long as the process: NVRTC maps them at fixed addresses.
+imports nothing of the package: it is up in 0.15 s. Precompiled headers (some 300 MB a set)
+live as long as the process: NVRTC maps them at fixed addresses. It says "ready" first.
 
     {"source": text, "names": [name expressions], "options": [...]}
     -> {"ok": true, "log": text, "cubin": base64, "ptx": text, "lowered": [mangled names]}
@@ -14,15 +15,18 @@ import base64
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from cuda.bindings import nvrtc
 
-MEMORY_LIMIT_BYTES, TIME_LIMIT_S, PCH_HEAP_BYTES = 8 << 30, 60, 768 << 20
+MEMORY_LIMIT_BYTES, TIME_LIMIT_S, PCH_HEAP_BYTES, PCH_FOLDER_BYTES = 8 << 30, 60, 768 << 20, 3 << 30
+_PREFIX = "evokernel-nvrtc-"
 
 
 def _bytes(size: Callable[..., Any], get: Callable[..., Any], program: nvrtc.nvrtcProgram) -> bytes:
@@ -33,7 +37,7 @@ def _bytes(size: Callable[..., Any], get: Callable[..., Any], program: nvrtc.nvr
     return buffer
 
 
-def answer(request: dict[str, Any], pch_folder: str) -> dict[str, Any]:
+def answer(request: dict[str, Any], pch_folder: Path) -> dict[str, Any]:
     """Compile one request."""
     source, names, options = request["source"], request["names"], request["options"]
     if "-pch" in options:
@@ -56,6 +60,15 @@ def answer(request: dict[str, Any], pch_folder: str) -> dict[str, Any]:
     return reply
 
 
+def _folder() -> Path:
+    """A folder for precompiled headers, and an end to those of workers that were killed."""
+    for stale in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        owner = stale.name.removeprefix(_PREFIX).split("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(stale, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+
+
 def main() -> None:
     """Serve; whatever the compiler prints goes to standard error, not between the answers."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -63,13 +76,21 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     nvrtc.nvrtcSetPCHHeapSize(PCH_HEAP_BYTES)
-    with tempfile.TemporaryDirectory(prefix="evokernel-pch-") as folder:
-        os.chdir(folder)
+    folder = _folder()
+    os.chdir(folder)
+    answers.write("ready\n")
+    answers.flush()
+    try:
         for line in sys.stdin:
+            if sum(f.stat().st_size for f in folder.iterdir()) > PCH_FOLDER_BYTES:
+                for file in folder.iterdir():
+                    file.unlink()
             signal.alarm(TIME_LIMIT_S + 10)  # ends this process even when its caller is gone
             answers.write(json.dumps(answer(json.loads(line), folder)) + "\n")
             answers.flush()
             signal.alarm(0)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,153 @@
+"""The memory and caches of what is judged on: host memory shared as sealed memfds, or GPU memory shared through CUDA IPC."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from ..codec import Json, encode
+from ..runner.buffers import GUARD_BYTE, Arena, Place, lay_out
+from ..runner.gpu import cuda_checked, gpu_bytes
+
+Sizes = Iterable[tuple[str, int]]
+_GPU_UNIT_BYTES = 2 << 20  # smaller CUDA allocations can share a block, and exporting one would show its neighbours
+_L2_TIMES = 4
+
+
+class SharedArena(Protocol):
+    """Buffers in one block of memory that another process can map."""
+
+    places: dict[str, Place]
+
+    def raw(self, name: str) -> torch.Tensor:
+        """The bytes of a buffer, (size_bytes,) uint8, writable here."""
+
+    def damaged(self) -> list[str]:
+        """Names of the buffers whose guard pattern has been written over."""
+
+    def exported(self, *, writable: bool) -> tuple[Json, tuple[int, ...]]:
+        """What the other process needs to map it, and descriptors to send along."""
+
+    def close(self) -> None:
+        """Let go of the memory."""
+
+
+class Machine(Protocol):
+    """Where tasks are judged. `seals`: the other side cannot write what it may only read; otherwise the judge compares afterwards."""
+
+    seals: bool
+
+    def arena(self, sizes: Sizes, *, sealed: bool) -> SharedArena:
+        """Memory for buffers of the given names and sizes in bytes."""
+
+    def flush(self, raws: Iterable[torch.Tensor]) -> None:
+        """Evict these buffers from all caches."""
+
+    def settle(self) -> None:
+        """Wait until everything filled, poisoned or flushed so far is in place."""
+
+
+class HostArena:
+    """A memfd arena as tensors."""
+
+    def __init__(self, sizes: Sizes, *, sealed: bool) -> None:
+        self._arena = Arena(sizes, sealed=sealed)
+        self.places = self._arena.places
+        self._raw = {n: _over(self._arena.view(n)) for n in self.places}
+
+    def raw(self, name: str) -> torch.Tensor:
+        return self._raw[name]
+
+    def damaged(self) -> list[str]:
+        return self._arena.damaged()
+
+    def exported(self, *, writable: bool) -> tuple[Json, tuple[int, ...]]:
+        return {"places": encode(tuple(self.places.values())), "writable": writable}, (self._arena.fd,)
+
+    def close(self) -> None:
+        self._arena.close()
+
+
+def _over(view: memoryview) -> torch.Tensor:
+    return torch.frombuffer(view, dtype=torch.uint8) if len(view) else torch.empty(0, dtype=torch.uint8)
+
+
+class HostMachine:
+    """The CPU. `native`: the helper library with the flush."""
+
+    seals = True
+
+    def __init__(self, native: Path) -> None:
+        self._flush = ctypes.CDLL(str(native)).evokernel_flush
+        self._flush.argtypes, self._flush.restype = [ctypes.c_void_p, ctypes.c_uint64], None
+
+    def arena(self, sizes: Sizes, *, sealed: bool) -> SharedArena:
+        return HostArena(sizes, sealed=sealed)
+
+    def flush(self, raws: Iterable[torch.Tensor]) -> None:
+        for raw in raws:
+            self._flush(raw.data_ptr(), raw.numel())
+
+    def settle(self) -> None:
+        return None
+
+
+class GpuArena:
+    """One cudaMalloc block of whole 2 MiB units, exported by an IPC handle."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        from cuda.bindings import runtime
+
+        places, size = lay_out(sizes)
+        self.places = {p.name: p for p in places}
+        self._size_bytes = -(-size // _GPU_UNIT_BYTES) * _GPU_UNIT_BYTES
+        self._address: int = cuda_checked(runtime.cudaMalloc(self._size_bytes))
+        self._handle = bytes(cuda_checked(runtime.cudaIpcGetMemHandle(self._address)).reserved)
+        self._block = gpu_bytes(self._address, self._size_bytes)
+        self._block.fill_(GUARD_BYTE)
+
+    def raw(self, name: str) -> torch.Tensor:
+        place = self.places[name]
+        start = place.offset + place.lead_bytes
+        return self._block[start : start + place.size_bytes]
+
+    def damaged(self) -> list[str]:
+        return [name for name, place in self.places.items() if not self._intact(place)]
+
+    def _intact(self, place: Place) -> bool:
+        start = place.offset + place.lead_bytes
+        before, after = self._block[place.offset : start], self._block[start + place.size_bytes : place.offset + place.region_bytes]
+        return bool((before == GUARD_BYTE).all()) and bool((after == GUARD_BYTE).all())
+
+    def exported(self, *, writable: bool) -> tuple[Json, tuple[int, ...]]:
+        return {"places": encode(tuple(self.places.values())), "writable": writable, "handle": self._handle.hex()}, ()
+
+    def close(self) -> None:
+        from cuda.bindings import runtime
+
+        if self._address:
+            cuda_checked(runtime.cudaFree(self._address))
+            self._address = 0
+
+
+class GpuMachine:
+    """One NVIDIA GPU, the current device."""
+
+    seals = False
+
+    def __init__(self, l2_bytes: int) -> None:
+        self._sweep = torch.empty(max(_L2_TIMES * l2_bytes, 64 << 20), dtype=torch.uint8, device="cuda")
+
+    def arena(self, sizes: Sizes, *, sealed: bool) -> SharedArena:
+        return GpuArena(sizes)
+
+    def flush(self, raws: Iterable[torch.Tensor]) -> None:
+        """Writing several times the L2 leaves nothing else in it."""
+        self._sweep.fill_(0)
+
+    def settle(self) -> None:
+        torch.cuda.synchronize()

@@ -1,0 +1,94 @@
+"""GPU memory of the judge, mapped into a runner or baseline through CUDA IPC, and calls as captured graphs timed by events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from .buffers import Place
+
+_LAZY_PEER_ACCESS = 1
+
+
+class GpuWindow:
+    """The runner's side of a GPU arena. Nothing is read-only here: the judge compares inputs and weights afterwards."""
+
+    def __init__(self, handle: bytes, places: Iterable[Place]) -> None:
+        from cuda.bindings import runtime
+
+        torch.cuda.init()
+        torch.cuda.current_stream()
+        wrapped = runtime.cudaIpcMemHandle_t()
+        wrapped.reserved = handle
+        self._places = {p.name: p for p in places}
+        self._base: int = cuda_checked(runtime.cudaIpcOpenMemHandle(wrapped, _LAZY_PEER_ACCESS))
+
+    def address(self, name: str) -> int:
+        place = self._places[name]
+        return self._base + place.offset + place.lead_bytes
+
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        return {n: (self.address(n), self.address(n) + p.size_bytes) for n, p in self._places.items()}
+
+    def protect(self, name: str, *, writable: bool) -> None:
+        """GPU pages cannot be made read-only for one process."""
+
+
+class GraphedCall:
+    """One call captured as a CUDA graph, replayed between two events.
+
+    Args:
+        steps: enqueues everything on the current stream.
+        on_stream: told the stream's handle before anything is enqueued.
+    """
+
+    def __init__(self, steps: Callable[[], object], on_stream: Callable[[int], None] = lambda _: None) -> None:
+        self._stream = torch.cuda.Stream()
+        on_stream(self._stream.cuda_stream)
+        with torch.cuda.stream(self._stream):
+            steps()  # once outside: libraries and modules load on first use, which cannot be captured
+        self._stream.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, stream=self._stream):
+            self._kept = steps()
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+
+    def run(self) -> float:
+        """Replay once and wait; microseconds on the device between the events."""
+        return timed(self._graph.replay, self._stream, self._events)
+
+
+def timed(action: Callable[[], object], stream: torch.cuda.Stream, events: list[torch.cuda.Event]) -> float:
+    """Microseconds between two events around what `action` enqueues on `stream`; waits for it."""
+    with torch.cuda.stream(stream):
+        events[0].record(stream)
+        action()
+        events[1].record(stream)
+    events[1].synchronize()
+    return float(events[0].elapsed_time(events[1])) * 1e3
+
+
+class _Interface:
+    """Foreign GPU memory in the form that torch takes (CUDA array interface, version 3)."""
+
+    def __init__(self, address: int, size_bytes: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size_bytes,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def gpu_bytes(address: int, size_bytes: int) -> torch.Tensor:
+    """A (size_bytes,) uint8 tensor over foreign GPU memory; the caller keeps the memory alive."""
+    return torch.as_tensor(_Interface(address, size_bytes), device="cuda")
+
+
+def cuda_checked(result: tuple[Any, ...]) -> Any:
+    """The value of a CUDA runtime call.
+
+    Raises:
+        RuntimeError: the call failed.
+    """
+    status, *values = result
+    if int(status):
+        raise RuntimeError(f"CUDA: {status.name}")
+    return values[0] if values else None
