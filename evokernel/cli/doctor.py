@@ -84,7 +84,7 @@ def _gpu() -> Finding:
     done = subprocess.run([smi, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=60, check=False)
     names = ", ".join(done.stdout.split("\n")).strip(", ")
     state = "ok" if done.returncode == 0 else "missing"
-    return Finding("NVIDIA GPU", state, names or done.stderr.strip()[:80], "for the cuda target, which this version does not have yet")
+    return Finding("NVIDIA GPU", state, names or done.stderr.strip()[:80], "for the cuda target")
 
 
 def _keys() -> list[Finding]:

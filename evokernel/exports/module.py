@@ -19,7 +19,7 @@ from ..errors import UsageError
 from ..kernelfile import parse, resolve
 from ..kernelfile.steps import Arg, Call, Launch, Plan, Step
 from ..records import Kernel, Role, Scalar, Status, Task, TensorSpec
-from ..targets.cpp import LINK
+from ..targets.cpp import LINK, compile_flags
 from ..targets.shims import shim_names, translation_unit
 
 _PRELUDE = Path(targets.__file__).with_name("cpp_prelude.h")
@@ -65,7 +65,7 @@ def drop_in(task: Task, kernel: Kernel) -> str:
     unit = f"{_PRELUDE.read_text(encoding='utf-8')}\n{translation_unit(plan, dtypes)}"
     data = _Data(plan, {sentinels[s.name]: s.name for s in varying})
     constants = {
-        "SOURCE": task.source, "UNIT": unit, "COMPILE": list(_flags(plan)), "LINK": list(LINK),
+        "SOURCE": task.source, "UNIT": unit, "COMPILE": list(compile_flags(plan)), "LINK": list(LINK),
         "TASK": _task_data(task), "PLAN": data.plan(probe),
     }  # fmt: skip
     head = (
@@ -76,12 +76,6 @@ def drop_in(task: Task, kernel: Kernel) -> str:
     runtime = (Path(__file__).with_name("dropin.py")).read_text(encoding="utf-8").partition(_MARK)[2]
     body = "\n".join(f"{name} = {pprint.pformat(value, width=140)}" for name, value in constants.items())
     return f"# ruff: noqa\n{head}\n{runtime}\n\n{body}\n\nModel = drop_in(SOURCE, __file__, _Kernel(UNIT, COMPILE, LINK, TASK, PLAN))\n"
-
-
-def _flags(plan: Plan) -> tuple[str, ...]:
-    from ..targets.cpp import _flags as flags
-
-    return flags(plan)
 
 
 def _task_data(task: Task) -> dict[str, Any]:

@@ -79,6 +79,8 @@ def _check_preprocessor(text: str, token: Token, target: str) -> None:
         raise place.error("digraphs are refused; write #")
     word = re.match(r"#\s*(\w*)", line)
     name = word.group(1) if word else ""
+    if not name and line.strip() != "#":
+        raise place.error("write the preprocessor directive directly after `#`, without a comment or a line continuation between them")
     if name and name not in _PREPROCESSOR:
         raise place.error(f"the preprocessor directive #{name} is refused; {suggest(name, _PREPROCESSOR)}")
     if name == "include":

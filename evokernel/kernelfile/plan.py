@@ -168,7 +168,7 @@ class Resolver:
         if enabled is None:
             return
         function = line.kernel.text + template_text(line.template, self.names)
-        grid = launch_shape(line, self.names, self.device) if line.shape and enabled else None
+        grid = launch_shape(line, self.names, self.device) if line.shape else None
         args = tuple(self._arg(a, line.prepare) for a in line.args)
         self._add(Launch(function, args, line.place.line, grid, enabled), line.prepare, line.place)
 

@@ -66,7 +66,7 @@ class CppTarget:
     def build(self, plan: Plan, dtypes: dict[str, str], directory: Path) -> Artifact:
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
-        unit, flags = translation_unit(plan, dtypes), _flags(plan)
+        unit, flags = translation_unit(plan, dtypes), compile_flags(plan)
         key = digest(unit, " ".join((*flags, *LINK)), self.compiler(), _architecture(), _PRELUDE.read_text(encoding="utf-8"))
         record, shared_object = directory / f"{key}.json", directory / f"{key}.so"
         if record.exists() and shared_object.exists():
@@ -111,10 +111,10 @@ class CppProgram:
 
 def _finished(artifact: Artifact, shared_object: Path, plan: Plan) -> Artifact:
     """The artifact where it stands now. Its hash covers the plan too: the same code launched with other numbers is another measurement."""
-    return replace(artifact, path=str(shared_object), code_hash=digest(artifact.code_hash, _canonical(plan)))
+    return replace(artifact, path=str(shared_object), code_hash=digest(artifact.code_hash, canonical_plan(plan)))
 
 
-def _canonical(plan: Plan) -> str:
+def canonical_plan(plan: Plan) -> str:
     """The plan without its code, line numbers, the names of its functions, and what may change from call to call."""
     steps = [codec.encode(s) for s in (*plan.prepare, *plan.steps)]
     for step in steps:
@@ -124,7 +124,7 @@ def _canonical(plan: Plan) -> str:
     return codec.dumps([codec.encode(plan.buffers), len(plan.prepare), steps, plan.nondeterministic])
 
 
-def _flags(plan: Plan) -> tuple[str, ...]:
+def compile_flags(plan: Plan) -> tuple[str, ...]:
     asked = [flag.partition("=") for flag in plan.flags]
     return (*COMPILE, *(FLAGS[name] + value for name, _, value in asked))
 

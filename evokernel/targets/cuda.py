@@ -17,7 +17,7 @@ from ..kernelfile import shipped_gpus
 from ..kernelfile.steps import Grid, Launch, Plan
 from ..records import Device, Resources, digest
 from . import Artifact, BuildError, nvrtc
-from .cpp import _canonical
+from .cpp import canonical_plan
 from .cuda_arguments import misfit, parameters
 from .cuda_program import STATIC_SMEM_BYTES, CudaLaunch, CudaProgram
 from .cuda_refusals import check_calls, check_instructions, check_state, code_hash, features
@@ -178,7 +178,7 @@ def _finished(build: Build, cubin: Path, plan: Plan, dtypes: dict[str, str], dev
         build.code_bytes, max((e.registers for e in entries), default=0), max((e.local_bytes for e in entries), default=0),
         max((e.shared_bytes for e in entries), default=0), build.features,
     )  # fmt: skip
-    return Artifact(str(cubin), digest(build.code_hash, _canonical(plan)), resources, tuple(launches))
+    return Artifact(str(cubin), digest(build.code_hash, canonical_plan(plan)), resources, tuple(launches))
 
 
 def _at(launch: Launch, plan: Plan, problem: str) -> BuildError:

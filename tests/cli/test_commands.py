@@ -35,7 +35,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *arguments: str, limit_s: float = 300) -> tuple[int, str, str]:
-    done = subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=limit_s, check=False, stdin=subprocess.DEVNULL)
+    command = [*COMMAND, *arguments]
+    nothing = subprocess.DEVNULL
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s, check=False, stdin=nothing)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -44,7 +46,8 @@ def last_object(stdout: str) -> dict[str, Any]:
 
 
 def test_evolve_gives_a_verified_kernel_that_judge_and_export_take(folder: Path) -> None:
-    code, out, err = run(folder, "evolve", "task.py", "--start", "kernel.cpp", "--candidates", "2", "--archive", "a.db", "--out", "best.cpp", "--json")
+    search = ("evolve", "task.py", "--start", "kernel.cpp", "--candidates", "2", "--archive", "a.db", "--out", "best.cpp", "--json")
+    code, out, err = run(folder, *search)
     assert code == 0, err
     found = last_object(out)
     assert set(found) == EVOLVE_KEYS and found["status"] == "verified" and found["target"] == "cpp"
@@ -61,7 +64,8 @@ def test_evolve_gives_a_verified_kernel_that_judge_and_export_take(folder: Path)
     assert code == 0, err
     assert "class Model" in (folder / "fast.py").read_text()
 
-    for arguments in (("list",), ("search", "softmax"), ("show", found["kernel_id"]), ("lineage", found["kernel_id"]), ("runs",), ("stats",), ("check",)):
+    kernel = found["kernel_id"]
+    for arguments in (("list",), ("search", "softmax"), ("show", kernel), ("lineage", kernel), ("runs",), ("stats",), ("check",)):
         code, out, err = run(folder, "archive", *arguments, "--archive", "a.db")
         assert code == 0 and out.strip(), (arguments, err)
 
@@ -141,7 +145,8 @@ def test_wrong_use_says_what_to_do(folder: Path, arguments: tuple[str, ...], cod
     (folder / "identity.py").write_text(model + "def get_inputs(): return [torch.randn(8, 8)]\n")
     (folder / "broken.py").write_text("x = 1\nraise ValueError('[/red] \\x1b[2J')\n")
     (folder / "slow.py").write_text("import time\ntime.sleep(300)\n")
-    got, out, err = run(folder, *arguments, "--json") if arguments[0] not in ("task", "nonsense") or arguments[1:2] == ("check",) else run(folder, *arguments)
+    takes_json = arguments[0] not in ("task", "nonsense") or arguments[1:2] == ("check",)
+    got, _, err = run(folder, *arguments, *(["--json"] if takes_json else []))
     assert got == code, err
     assert says in err
     assert "Traceback" not in err

@@ -127,7 +127,8 @@ def test_a_task_file_that_changes_under_a_run_is_noticed(make_lane: Callable[...
 
 def test_configurations_are_screened_in_order(lane_for: Callable[[Path], Lane]) -> None:
     text = (FIXTURES / "honest" / "plain_softmax.cpp").read_text().replace("// @tune CHUNK = 8 in 4 8 16", "// @tune CHUNK = 8 in 0 4 8 16")
-    text = text.replace("s += b[i] = expf(a[i] - m);", "s += b[i] = expf(a[i] - m);\n        static_assert(CHUNK > 0);\n        if (CHUNK == 4) b[0] = 7;")
+    loop = "s += b[i] = expf(a[i] - m);"
+    text = text.replace(loop, f"{loop}\n        static_assert(CHUNK > 0);\n        if (CHUNK == 4) b[0] = 7;")
     lane = lane_for(FIXTURES / "tasks" / "softmax.py")
     screens = lane.screen(make_kernel(text, "cpp"), [{"CHUNK": 0}, {"CHUNK": 4}, {"CHUNK": 8}, {"CHUNK": 16}, {"CHUNK": 5}])
     assert [s.status for s in screens] == [Status.BUILD_FAILED, Status.MISMATCH, Status.VERIFIED, Status.VERIFIED, Status.INVALID]
