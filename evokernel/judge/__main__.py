@@ -37,8 +37,9 @@ class JudgeProcess:
         target = targets.get(settings["target"])
         threads = len(os.sched_getaffinity(0))
         # Started first, so that it imports torch while we do.
-        zygote = Zygote(zygote_environment(threads), ("torch", "evokernel.runner.main", f"evokernel.targets.{target.name}"))
+        zygote = Zygote(zygote_environment(threads, settings["environ"]), ("torch", "evokernel.runner.main", f"evokernel.targets.{target.name}"))
         from .admission import admit
+        from .baselines import baseline_names
         from .cases import Cases
         from .field import Field
         from .funnel import Funnel
@@ -48,7 +49,7 @@ class JudgeProcess:
         self._phase("truth")
         cases = Cases(loaded)
         shop = Workshop(loaded, cases, target, zygote, Path(settings["cache"]), settings["environ"])
-        field = Field(shop, loaded.task.options.score, tuple(settings["baselines"]))
+        field = Field(shop, loaded.task.options.score, tuple(settings["baselines"] or baseline_names(target.name)))
         field.start()
         checked = admit(cases, force=settings["force"]) if settings["check"] else None
         cases.prepare()  # here and not under the first candidate: the baselines are compiling meanwhile

@@ -69,7 +69,8 @@ class Contestant:
             self.kill()
             raise Failure(Status.CRASHED, self._fault(reply))
         if "error" in reply:
-            raise Failure(Status.LAUNCH_FAILED, str(reply["error"])[:2000])
+            self.kill()
+            raise Failure(*_launch_failure(str(reply["error"])))
         self._ranges.update({n: (int(lo), int(hi)) for n, (lo, hi) in reply.get("ranges", {}).items()})
         return reply
 
@@ -107,6 +108,15 @@ class Contestant:
             if high <= address < high + (1 << 16):
                 return f"{name}: {verb} {address - high} bytes past the end of {shown} ({high - low} bytes)"
         return f"{name}: {verb} at address {address:#x}, in no buffer of the plan (a wild pointer, an index far out of range, a stack overflow)"
+
+
+def _launch_failure(text: str) -> tuple[Status, str]:
+    """What a library step, the driver or the loader said, in its first line, and the status that it means."""
+    first = text.strip().split("\n")[0][:1000]
+    if "out of memory" in text.lower():
+        return Status.RESOURCES, first
+    crashed = any(word in text for word in ("illegal", "misaligned", "unspecified launch failure", "out-of-range"))
+    return (Status.CRASHED if crashed else Status.LAUNCH_FAILED), first
 
 
 class Seat:

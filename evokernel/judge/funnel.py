@@ -35,7 +35,7 @@ from .memory import SLOTS
 from .timing import Race, quantile, race
 from .workshop import Workshop
 
-_SECONDS = {"cold": 1.0, "warm": 0.35}
+_BESIDE_SHARE = 0.35  # of a race's time, for the mode that does not count
 _OUT_OF_RACE = 1.5
 _VERIFY_SHARE = 0.2
 _SCREEN_CALLS = 5
@@ -84,7 +84,7 @@ class TimedCandidate:
         _, outputs = self._candidate.compare(self._loaded, slot, self._cases[case_index])
         if seen is not None and not self._loaded.build.plan.nondeterministic:
             raise Failure(Status.MISMATCH, _UNREPEATABLE)
-        self._seen[case_index] = outputs
+        self._seen[case_index] = self._candidate.shop.machine.resident(outputs)
 
 
 _UNREPEATABLE = (
@@ -160,12 +160,12 @@ class Funnel:
         rivals = self.field.rivals(prepares=prepares)
         score = self.field.score
         limit = _OUT_OF_RACE * rules.incumbent_us if rules.incumbent_us else math.inf
-        budget = _SECONDS[score] * rules.patience / len(rivals)
-        races = {r.name: race(entrant, r, score, seconds=budget, out_of_race_us=limit) for r in rivals}
+        seconds = self.shop.machine.race_s * rules.patience
+        races = {r.name: race(entrant, r, score, seconds=seconds / len(rivals), out_of_race_us=limit) for r in rivals}
         scored = self._mode_timing(score, races, prepares=prepares)
         other = "warm" if score == "cold" else "cold"
         rival = next(r for r in rivals if r.name == scored.fastest.name) if scored.fastest.live else rivals[0]
-        beside = race(entrant, rival, other, seconds=_SECONDS[other] * rules.patience)
+        beside = race(entrant, rival, other, seconds=_BESIDE_SHARE * seconds)
         modes = (scored, self._mode_timing(other, {rival.name: beside}, prepares=prepares))
         return Timing(score=score, modes=modes, prepare_us=loaded.prepare_us if prepares else 0.0)
 

@@ -67,7 +67,7 @@ class LaneSettings:
 
     `environ`: the environment the task file sees, less what looks like a secret. `phase_limit_s`: how long importing the task,
     constructing the module, get_inputs and forward may take each. `force`: judge a task that admission refuses, marked for ever.
-    `baselines`: fewer than all make a quicker, weaker judge; verdicts name those they used.
+    `baselines`: fewer than all (which () stands for) make a quicker, weaker judge; verdicts name those they used.
     """
 
     task: str
@@ -76,7 +76,7 @@ class LaneSettings:
     environ: Mapping[str, str]
     phase_limit_s: float = 60.0
     force: bool = False
-    baselines: tuple[str, ...] = ("eager", "compile", "compile-max-autotune")
+    baselines: tuple[str, ...] = ()
 
 
 class Lane:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -37,9 +37,15 @@ class SharedArena(Protocol):
 
 
 class Machine(Protocol):
-    """Where tasks are judged. `seals`: the other side cannot write what it may only read; otherwise the judge compares afterwards."""
+    """Where tasks are judged.
+
+    Attributes:
+        seals: the other side cannot write what it may only read; otherwise the judge compares afterwards.
+        race_s: wall time of a race in the scored mode, in seconds: quiet machines need less.
+    """
 
     seals: bool
+    race_s: float
 
     def arena(self, sizes: Sizes, *, sealed: bool) -> SharedArena:
         """Memory for buffers of the given names and sizes in bytes."""
@@ -49,6 +55,9 @@ class Machine(Protocol):
 
     def settle(self) -> None:
         """Wait until everything filled, poisoned or flushed so far is in place."""
+
+    def resident(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The same tensors on the device, to be copied from again and again."""
 
 
 class HostArena:
@@ -76,10 +85,17 @@ def _over(view: memoryview) -> torch.Tensor:
     return torch.frombuffer(view, dtype=torch.uint8) if len(view) else torch.empty(0, dtype=torch.uint8)
 
 
+def _moved(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the GPU with the same strides, gaps between rows included."""
+    span = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+    return tensor.as_strided((span,), (1,), tensor.storage_offset()).cuda().as_strided(tensor.shape, tensor.stride())
+
+
 class HostMachine:
     """The CPU. `native`: the helper library with the flush."""
 
     seals = True
+    race_s = 1.0
 
     def __init__(self, native: Path) -> None:
         self._flush = ctypes.CDLL(str(native)).evokernel_flush
@@ -94,6 +110,9 @@ class HostMachine:
 
     def settle(self) -> None:
         return None
+
+    def resident(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return dict(tensors)
 
 
 class GpuArena:
@@ -138,6 +157,7 @@ class GpuMachine:
     """One NVIDIA GPU, the current device."""
 
     seals = False
+    race_s = 0.4
 
     def __init__(self, l2_bytes: int) -> None:
         self._sweep = torch.empty(max(_L2_TIMES * l2_bytes, 64 << 20), dtype=torch.uint8, device="cuda")
@@ -151,3 +171,6 @@ class GpuMachine:
 
     def settle(self) -> None:
         torch.cuda.synchronize()
+
+    def resident(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: _moved(tensor) for name, tensor in tensors.items()}

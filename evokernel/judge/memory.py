@@ -66,12 +66,10 @@ class TaskMemory:
             self._inputs[spec.name].copy_(flat(tensors[spec.name], spec.span))
 
     def changed(self, slot: int, tensors: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> list[str]:
-        """Inputs and weights that are not what was filled in any more; nothing to look for where they are sealed."""
-        if self.machine.seals:
-            return []
+        """Inputs and weights that are not what was filled in any more."""
         given = [(slotted(s.name, slot), s, tensors[s.name]) for s in self.signature.inputs]
-        given += [(w.name, w, weights[w.name]) for w in self.signature.weights]
-        return [spec.name for name, spec, value in given if not _same_bits(self._inputs[name].cpu(), flat(value, spec.span))]
+        given += [(w.name, w, weights[w.name]) for w in self.signature.weights if w.name in weights]
+        return [spec.name for name, spec, value in given if not _same_bits(self._inputs[name], flat(value, spec.span))]
 
     def poison(self, slot: int) -> None:
         """Make every output of a slot wrong: NaN where it floats, a random byte elsewhere."""
@@ -88,9 +86,7 @@ class TaskMemory:
 
     def same_outputs(self, slot: int, expected: Mapping[str, torch.Tensor]) -> bool:
         """Whether a slot's outputs equal earlier copies bit for bit."""
-        return all(
-            _same_bits(self._outputs[slotted(s.name, slot)].cpu(), flat(expected[s.name], s.span)) for s in self.signature.outputs
-        )
+        return all(_same_bits(self._outputs[slotted(s.name, slot)], flat(expected[s.name], s.span)) for s in self.signature.outputs)
 
     def flush(self, slot: int, beside: Iterable[torch.Tensor] = ()) -> None:
         """Evict a slot's inputs and outputs, all weights, and `beside` from the caches."""
@@ -149,4 +145,4 @@ def _typed(arena: SharedArena, name: str, spec: TensorSpec) -> torch.Tensor:
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return bool(torch.equal(a.view(torch.uint8), b.view(torch.uint8)))
+    return bool(torch.equal(a.view(torch.uint8), b.to(a.device).view(torch.uint8)))

@@ -67,7 +67,10 @@ class Workshop:
 
     @cached_property
     def versions(self) -> dict[str, str]:
-        return {"torch": torch.__version__, "numpy": numpy.__version__, "python": platform.python_version(), "threads": str(self.device.sm_count)}
+        found = {"torch": torch.__version__, "numpy": numpy.__version__, "python": platform.python_version()}
+        if self.device.target == "cuda":
+            return {**found, "cuda": str(torch.version.cuda)}
+        return {**found, "threads": str(self.device.sm_count)}
 
     def environment(self) -> Environment:
         """Where verdicts of this process are made."""

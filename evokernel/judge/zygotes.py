@@ -16,13 +16,17 @@ _RUNNER_MESSAGE_BYTES = 4 << 20
 _NEVER_TRIM_BYTES = 1 << 34
 
 
-def zygote_environment(threads: int) -> dict[str, str]:
-    """The whole environment of runners and, until they take the user's, of baselines: nothing of the caller's but the search path.
+_PASSED = ("HOME", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")  # what finds packages, libraries and the device
+
+
+def zygote_environment(threads: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of runners and, until they take the user's, of baselines: nothing of the caller's but search paths.
 
     Threads are pinned one a core, on both sides of every race: unpinned, the same binary takes 0.6 or 8 ms by chance. glibc keeps
     freed memory, so that eager code does not pay page faults on each call that a long-running process would not pay.
     """
     return {
+        **{name: environ[name] for name in _PASSED if name in environ},
         "PATH": os.defpath,
         "LANG": "C.UTF-8",
         "OMP_NUM_THREADS": str(threads),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,6 +11,15 @@ import torch
 from .buffers import Place
 
 _LAZY_PEER_ACCESS = 1
+
+
+def ready_for_launches() -> None:
+    """Everything on the host that needs rights which the sandbox takes: driver, context, libraries, a folder for temporary files."""
+    import cuda.core
+
+    tempfile.gettempdir()
+    torch.cuda.synchronize()
+    cuda.core.Device(0).set_current()
 
 
 class GpuWindow:

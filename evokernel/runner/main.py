@@ -17,10 +17,10 @@ from .. import targets
 from ..channel import Channel, ChannelClosed, Message
 from ..codec import decode
 from ..kernelfile.steps import Arg, Call, Fill, Launch, Plan, Step
-from ..records import Number, TensorSpec
+from ..records import Number, Precision, TensorSpec
 from . import vendor
 from .buffers import Place, Window
-from .gpu import GpuWindow, GraphedCall
+from .gpu import GpuWindow, GraphedCall, ready_for_launches
 from .sandbox import confine, limit_resources
 
 SLOT_MARK = "@"  # a buffer of slot 2 is called `out@2`; weights and persisted buffers have no slot
@@ -163,7 +163,7 @@ class Runner:
 
     def _setup(self, request: Message) -> Message:
         if request["target"] == "cuda":
-            torch.cuda.synchronize()  # the driver needs rights that are given up below; no candidate code exists on this host
+            ready_for_launches()
         else:
             ctypes.CDLL(request["native"]).evokernel_report_faults(self._channel.fileno())
             limit_resources(request["memory_bytes"], request["cpu_seconds"])
@@ -171,6 +171,7 @@ class Runner:
 
     def _load(self, request: Message, fds: list[int]) -> Message:
         plan = decode(Plan, request["resolved"])
+        vendor.set_precision(Precision(request["precision"]))
         specs = {spec.name: spec for spec in (decode(TensorSpec, s) for s in request["specs"])}
         windows = [open_window(window, fds) for window in request["windows"]]
         program = targets.get(plan.target).load(decode(targets.Artifact, request["artifact"]))

@@ -14,8 +14,10 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWPID = 0x20000000
+_MS_REC_PRIVATE = 0x4000 | (1 << 18)
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -40,12 +42,13 @@ def enter_pid_namespace(close_in_parent: tuple[int, ...]) -> bool:
     copies of `close_in_parent` are closed so that the other side sees the end). On False nothing has changed but that this
     process is a child subreaper.
     """
-    if libc.unshare(_CLONE_NEWPID) != 0 and not _unshare_as_user():
+    if libc.unshare(_CLONE_NEWPID | _CLONE_NEWNS) != 0 and not _unshare_as_user():
         become_subreaper()
         return False
     pid = os.fork()
     if pid == 0:
         die_with_parent()
+        _mount_proc()
         return True
     for fd in close_in_parent:
         os.close(fd)
@@ -53,9 +56,15 @@ def enter_pid_namespace(close_in_parent: tuple[int, ...]) -> bool:
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
+def _mount_proc() -> None:
+    """A /proc of the namespace's own, where that is allowed: drivers look themselves up in it, and nobody sees processes outside."""
+    if libc.mount(None, b"/", None, _MS_REC_PRIVATE, None) == 0:
+        libc.mount(b"proc", b"/proc", b"proc", 0, None)
+
+
 def _unshare_as_user() -> bool:
     uid, gid = os.getuid(), os.getgid()
-    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID) != 0:
+    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID | _CLONE_NEWNS) != 0:
         return False
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         Path("/proc/self", name).write_text(text)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from ..kernelfile.steps import Call, View
-from ..records import Number
+from ..records import Number, Precision
 from .gpu import gpu_bytes
 
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
@@ -25,6 +27,13 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "conv_transpose3d": torch.conv_transpose3d,
 }
 _TAKES_OUT = {"mm", "bmm", "addmm", "baddbmm"}
+
+
+def set_precision(precision: Precision) -> None:
+    """Whether matrix products and convolutions may use TF32 on a GPU, for this process, on both sides of a race alike."""
+    allowed = precision is not Precision.STRICT
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
 
 
 def tensor_at(address: int, dtype: str, shape: tuple[int, ...], stride: tuple[int, ...], device: str = "cpu") -> torch.Tensor:
@@ -53,7 +62,25 @@ def run(call: Call, tensors: dict[str, torch.Tensor]) -> None:
     args = [value(a) for a in call.args]
     kwargs = {k.name: value(k.value) for k in call.kwargs}
     result = tensors[call.result]
-    if call.op in _TAKES_OUT:
-        _FUNCTIONS[call.op](*args, out=result, **kwargs)
+    if call.precision == "tf32":
+        with _tf32():
+            _run(call.op, args, kwargs, result)
     else:
-        result.copy_(_FUNCTIONS[call.op](*args, **kwargs))
+        _run(call.op, args, kwargs, result)
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def _run(op: str, args: list[Any], kwargs: dict[str, Any], result: torch.Tensor) -> None:
+    if op in _TAKES_OUT:
+        _FUNCTIONS[op](*args, out=result, **kwargs)
+    else:
+        result.copy_(_FUNCTIONS[op](*args, **kwargs))
