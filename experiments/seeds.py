@@ -1,53 +1,89 @@
-"""Judge every shipped kernel file on its task and write archive/manifest.jsonl from the verdicts.
+"""Judge shipped kernel files on their tasks and write archive/manifest.jsonl from the verdicts.
 
-    python experiments/seeds.py [TASK ...]
+    python experiments/seeds.py [--target cpp] [TASK ...]          judge, and put the entries into the manifest
+    python experiments/seeds.py --target cuda --entries FILE       judge on another machine, write the entries to FILE
+    python experiments/seeds.py --merge FILE                       put such entries into the manifest
 
-One judge a task; a kernel that is not verified ends the script, and the manifest stays as it was. With task names only those are judged
-again, the others keep their entries.
+One judge a task. A kernel that is not verified is named, gets no entry, and makes the exit code 1. Entries of kernels that were not judged
+now stay as they are, those of files that are gone go.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
 
+from evokernel import codec, targets
 from evokernel.api import cache_folder, read_kernel
 from evokernel.archive.shipped import ManifestEntry, manifest_entry, read_manifest, write_manifest
+from evokernel.errors import EvokernelError
 from evokernel.judge.lane import Lane, LaneSettings
 from evokernel.records import Status
+from evokernel.view.terminal import outcome
 
 ROOT = Path(__file__).parent.parent
 SEEDS = ROOT / "archive"
 LICENCE = "Apache-2.0"
 
 
-def judged(task: str) -> list[ManifestEntry]:
-    """Entries for all kernel files of one task."""
+def judged(task: str, target: str) -> tuple[list[ManifestEntry], list[str]]:
+    """Entries for the kernel files of one task and target, and the names of those that are not verified."""
+    files = sorted((SEEDS / task).glob(f"*{targets.get(target).suffix}"))
     file = ROOT / "experiments" / "tasks" / f"{task}.py"
-    lane = Lane(LaneSettings(str(file), "cpp", cache_folder(), dict(os.environ)))
-    entries = []
+    lane = Lane(LaneSettings(str(file), target, cache_folder(), dict(os.environ)))
+    entries, failed = [], []
     try:
         admission = lane.admit()
-        print(task, {name: round(us, 1) for name, us in admission.baselines_us.items()}, flush=True)
-        for kernel_file in sorted((SEEDS / task).glob("*.cpp")):
+        print(task, {name: round(us, 1) for name, us in admission.baselines_us.items()}, *admission.notes, flush=True)
+        for kernel_file in files:
             verdict = lane.judge(read_kernel(kernel_file), patience=4.0)
-            print(f"  {kernel_file.name}: {verdict.message.splitlines()[0]}", flush=True)
-            if verdict.status is not Status.VERIFIED:
-                sys.exit(f"{kernel_file} is not verified: {verdict.status}\n{verdict.message}")
-            entries.append(manifest_entry(SEEDS, kernel_file, admission.task, verdict, licence=LICENCE))
+            print(f"  {kernel_file.name}: {outcome(verdict)}", flush=True)
+            if verdict.status is Status.VERIFIED:
+                entries.append(manifest_entry(SEEDS, kernel_file, admission.task, verdict, licence=LICENCE))
+            else:
+                failed.append(kernel_file.name)
+                print("    " + verdict.message.replace("\n", "\n    "), flush=True)
+    except EvokernelError as error:
+        failed.append(task)
+        print(f"{task}: {error}", flush=True)
     finally:
         lane.close()
-    return entries
+    return entries, failed
+
+
+def merge(new: list[ManifestEntry]) -> Path:
+    """Put entries into the manifest in place of older ones of the same files."""
+    files = {e.file for e in new}
+    kept = [e for e in read_manifest(SEEDS) if e.file not in files and (SEEDS / e.file).exists()]
+    current = [e for e in [*kept, *new] if read_kernel(SEEDS / e.file).id == e.kernel_id]
+    return write_manifest(SEEDS, current)
 
 
 def main() -> None:
-    """Judge what was asked for and write the manifest."""
-    everything = sorted(d.name for d in SEEDS.iterdir() if d.is_dir())
-    asked = sys.argv[1:] or everything
-    kept = [e for e in read_manifest(SEEDS) if e.task.name not in asked and e.task.name in everything]
-    made = [entry for task in asked for entry in judged(task)]
-    print(write_manifest(SEEDS, [*kept, *made]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", metavar="TASK")
+    parser.add_argument("--target", default="cpp")
+    parser.add_argument("--entries", type=Path, metavar="FILE")
+    parser.add_argument("--merge", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    if arguments.merge:
+        print(merge([codec.loads(ManifestEntry, line) for line in arguments.merge.read_text().splitlines()]))
+        return
+    suffix = targets.get(arguments.target).suffix
+    tasks = arguments.tasks or sorted({f.parent.name for f in SEEDS.glob(f"*/*{suffix}")})
+    failures: list[str] = []
+    for task in tasks:
+        entries, failed = judged(task, arguments.target)
+        failures += failed
+        if arguments.entries:
+            with arguments.entries.open("a") as out:
+                out.writelines(codec.dumps(e) + "\n" for e in entries)
+        else:
+            merge(entries)
+    if failures:
+        sys.exit(f"not verified: {', '.join(failures)}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,9 @@
+// A vector load at an odd address.
+// @launch f<<<1, 32>>>(x, out)
+__global__ void f(const float* x, float* out)
+{
+    const float4 v = *(const float4*)(x + 1);
+    out[threadIdx.x] = v.x;
+}
+// TASK softmax
+// EXPECT crashed: misaligned
