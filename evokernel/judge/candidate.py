@@ -114,23 +114,31 @@ class Candidate:
             loaded.seat.prime(slot, self.call_limit_s)
             loaded.primed.add(slot)
 
-    def check(self, loaded: Loaded, slot: int, case: Case) -> tuple[list[ErrorRow], dict[str, torch.Tensor]]:
-        """Run a case once on a slot and compare everything with the truth; the rows and the outputs.
+    def check(self, loaded: Loaded, slot: int, case: Case, *, nan: bool = False) -> tuple[list[ErrorRow], dict[str, torch.Tensor]]:
+        """Run a case once on a slot and compare everything with the truth; the rows and the outputs. `nan`: see memory.TaskMemory.poison.
 
         Raises:
             Failure: wrong anywhere, or written where it may not.
         """
         self.fill(loaded, slot, case)
-        loaded.seat.poison(slot)
-        loaded.seat.call(slot, self.call_limit_s)
+        self.call(loaded, slot, nan=nan)
         return self.compare(loaded, slot, case)
+
+    def call(self, loaded: Loaded, slot: int, *, nan: bool = False) -> float:
+        """Run once on a slot whose case is in place, on poisoned outputs; microseconds."""
+        if self.shop.machine.seals:
+            loaded.seat.ready(slot, self.call_limit_s)
+        loaded.seat.poison(slot, nan=nan)
+        return loaded.seat.call(slot, self.call_limit_s)
 
     def compare(self, loaded: Loaded, slot: int, case: Case) -> tuple[list[ErrorRow], dict[str, torch.Tensor]]:
         """Compare what the last call left in a slot."""
-        outputs = loaded.seat.outputs(slot)
+        outputs = loaded.seat.memory.outputs(slot)
         if damaged := loaded.seat.damaged():
             raise Failure(Status.MISMATCH, f"writes outside {', '.join(damaged)}: bytes before the start or after the end were changed")
         memory = loaded.seat.memory
+        if odd := memory.not_bools(slot):
+            raise Failure(Status.MISMATCH, f"bool output {odd[0]} holds bytes other than 0 and 1: some elements are never written")
         if not memory.machine.seals and (changed := memory.changed(slot, case.draw.tensors, case.weights)):
             raise Failure(Status.CHEATING, f"writes into {', '.join(changed)}: inputs and weights may only be read")
         rows, message = self.shop.cases.check(case, outputs)

@@ -97,7 +97,7 @@ def _measure_whole(output: Tensor, expected: Expected) -> Measured:
     low, high = expected.value, expected.high if expected.high is not None else expected.value
     if low is high and torch.equal(output, low):
         return Measured()
-    wrong = (output < low) | (output > high)
+    wrong = (output != low) & (output != high)
     if not bool(wrong.any()):
         return Measured()
     off = torch.maximum(low.double() - output.double(), output.double() - high.double()).clamp_(min=0.0)
@@ -108,7 +108,7 @@ def wrong_elements(output: Tensor, expected: Expected, budget: Budget) -> Tensor
     """Which elements are out of the budget: bool (n,), row-major."""
     if expected.scale is None:
         high = expected.high if expected.high is not None else expected.value
-        return ((output < expected.value) | (output > high)).reshape(-1)
+        return ((output != expected.value) & (output != high)).reshape(-1)
     ours, truth, scale = output.reshape(-1), expected.value.reshape(-1), expected.scale.reshape(-1)
     wrong = torch.empty(ours.shape, dtype=torch.bool)
     for start in range(0, ours.numel(), _CHUNK):

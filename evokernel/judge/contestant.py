@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 
 import torch
 
@@ -42,6 +42,7 @@ class Contestant:
         Raises:
             Failure: the process ended, hung (it is killed), or says that it failed.
         """
+        self.go()
         self.post(message, fds)
         return self.collect(timeout_s)
 
@@ -63,28 +64,38 @@ class Contestant:
             self.kill()
             raise Failure(Status.CRASHED, "the process ended without a word (a stack overflow in a thread, a limit on memory or time)") from None
         except ChannelError as error:
-            self.kill()
-            raise Failure(Status.CHEATING, f"something other than our runner answered: {error}") from None
-        if "signal" in reply:
-            self.kill()
-            raise Failure(Status.CRASHED, self._fault(reply))
-        if "error" in reply:
-            self.kill()
-            raise Failure(*_launch_failure(str(reply["error"])))
-        self._ranges.update({n: (int(lo), int(hi)) for n, (lo, hi) in reply.get("ranges", {}).items()})
+            raise self._forged(str(error)) from None
+        try:
+            if "signal" in reply:
+                self.kill()
+                raise Failure(Status.CRASHED, self._fault(int(reply["signal"]), int(reply["address"]), int(reply["write"])))
+            if "error" in reply:
+                self.kill()
+                raise Failure(*_launch_failure(str(reply["error"])))
+            self._ranges.update({str(n): (int(lo), int(hi)) for n, (lo, hi) in dict(reply.get("ranges", {})).items()})
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._forged(f"a reply of another form ({type(error).__name__})") from None
         return reply
 
-    @contextmanager
-    def frozen(self) -> Iterator[None]:
-        """Stop every thread of the process while its outputs are looked at, so that work that was put off cannot be finished meanwhile."""
+    def _forged(self, what: str) -> Failure:
+        self.kill()
+        return Failure(Status.CHEATING, f"something other than our runner answered: {what}")
+
+    def stop(self) -> None:
+        """Stop every thread of the process. It stays so until `go`: what was put off is not finished, and nothing is begun early."""
+        self._signal(signal.SIGSTOP)
+
+    def go(self) -> None:
+        """Let it run again."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
         try:
             if not self._pid:
                 raise ProcessLookupError
-            os.kill(self._pid, signal.SIGSTOP)
-            yield
-            os.kill(self._pid, signal.SIGCONT)
+            os.kill(self._pid, number)
         except ProcessLookupError:
-            raise Failure(Status.CRASHED, "the process ended after it had answered") from None
+            raise Failure(Status.CRASHED, "the process ended between two calls") from None
 
     def kill(self) -> None:
         """End the process now. Safe to call twice."""
@@ -94,11 +105,11 @@ class Contestant:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def _fault(self, reply: Message) -> str:
-        name = signal.Signals(int(reply["signal"])).name
+    def _fault(self, number: int, address: int, write: int) -> str:
+        name = signal.Signals(number).name
         if name not in ("SIGSEGV", "SIGBUS"):
             return f"{name}: {_MEANING[name]}" if name in _MEANING else name
-        address, verb = int(reply["address"]), {0: "read", 1: "write"}.get(int(reply["write"]), "access")
+        verb = {0: "read", 1: "write"}.get(write, "access")
         for buffer, (low, high) in self._ranges.items():
             shown = buffer.partition("@")[0]
             if low <= address < high:
@@ -148,33 +159,36 @@ class Seat:
         self.contestant.request({"op": "prime", "plan": self._key, "slot": slot}, timeout_s)
 
     def call(self, slot: int, timeout_s: float) -> float:
-        """Run once on a slot; microseconds. On the CPU by the judge's clock, from just before the request to just after the answer; on a
-        GPU between the events around the graph, which may not be more than the judge's clock saw."""
+        """Run once on a slot and stop the process; microseconds. On the CPU by the judge's clock, from just before the request to just after
+        the answer; on a GPU between the events around the graph, which may not be more than the judge's clock saw."""
         message: Message = {"op": "run", "plan": self._key, "slot": slot}
         self.memory.machine.settle()
+        self.contestant.go()
         start = time.perf_counter_ns()
         reply = self.contestant.request(message, timeout_s)
         wall_us = (time.perf_counter_ns() - start) / 1e3
-        if "device_us" not in reply:
+        self.contestant.stop()
+        if self.memory.machine.seals:
             return wall_us
-        if reply["device_us"] > wall_us:
-            raise Failure(Status.CHEATING, f"events say {reply['device_us']:.1f} us where the judge's clock says {wall_us:.1f}")
-        return float(reply["device_us"])
+        device_us = float(reply["device_us"])
+        if device_us > wall_us:
+            raise Failure(Status.CHEATING, f"events say {device_us:.1f} us where the judge's clock says {wall_us:.1f}")
+        return device_us
 
-    def poison(self, slot: int) -> None:
-        """Make outputs and scratch of a slot worthless."""
-        self.memory.poison(slot)
+    def ready(self, slot: int, timeout_s: float) -> None:
+        """Off the clock: have the process put everything but this slot out of reach."""
+        self.contestant.go()
+        self.contestant.request({"op": "ready", "plan": self._key, "slot": slot}, timeout_s)
+
+    def poison(self, slot: int, *, nan: bool = False) -> None:
+        """Make outputs and scratch of a slot worthless: by NaN, which explains best, or by something else at random."""
+        self.memory.poison(slot, nan=nan)
         if self.scratch:
             self.scratch.poison(slot)
 
     def flush(self, slot: int) -> None:
         """Evict everything a call on this slot touches from the caches."""
         self.memory.flush(slot, self.scratch.raws(slot) if self.scratch else ())
-
-    def outputs(self, slot: int) -> dict[str, torch.Tensor]:
-        """Copies of a slot's outputs as they are the moment the call has answered."""
-        with self.contestant.frozen():
-            return self.memory.outputs(slot)
 
     def damaged(self) -> list[str]:
         """Buffers that were written outside their bounds."""

@@ -63,12 +63,15 @@ class TimedCandidate:
         if self._held.get(slot) != case_index:
             self._candidate.fill(self._loaded, slot, self._cases[case_index])
             self._held[slot] = case_index
+        limit_s = self._candidate.call_limit_s
+        if self._candidate.shop.machine.seals:
+            seat.ready(slot, limit_s)
         if mode == "warm":
-            seat.call(slot, self._candidate.call_limit_s)
+            seat.call(slot, limit_s)
         seat.poison(slot)
         if mode == "cold":
             seat.flush(slot)
-        elapsed_us = seat.call(slot, self._candidate.call_limit_s)
+        elapsed_us = seat.call(slot, limit_s)
         if elapsed_us < self._fastest_us.get(mode, math.inf) or self._secret.random() < _VERIFY_SHARE:
             self._fastest_us[mode] = min(elapsed_us, self._fastest_us.get(mode, math.inf))
             self._verify(slot, case_index)
@@ -76,13 +79,11 @@ class TimedCandidate:
 
     def _verify(self, slot: int, case_index: int) -> None:
         seen = self._seen.get(case_index)
-        if seen is not None and not self._loaded.build.plan.nondeterministic:
-            with self._loaded.seat.contestant.frozen():
-                same = self._loaded.seat.memory.same_outputs(slot, seen)
-            if same:
-                return
+        repeatable = seen is not None and not self._loaded.build.plan.nondeterministic
+        if repeatable and self._loaded.seat.memory.same_outputs(slot, seen or {}):
+            return
         _, outputs = self._candidate.compare(self._loaded, slot, self._cases[case_index])
-        if seen is not None and not self._loaded.build.plan.nondeterministic:
+        if repeatable:
             raise Failure(Status.MISMATCH, _UNREPEATABLE)
         self._seen[case_index] = self._candidate.shop.machine.resident(outputs)
 
@@ -138,19 +139,15 @@ class Funnel:
         )  # fmt: skip
 
     def _correctness(self, candidate: Candidate, loaded: list[Loaded], progress: _Progress) -> None:
-        first = True
-        for case in self.shop.cases.correctness():
+        for number, case in enumerate(self.shop.cases.correctness()):
             seat = loaded[case.variant]
-            rows, outputs = candidate.check(seat, 0, case)
+            rows, outputs = candidate.check(seat, 0, case, nan=number == 0)
             progress.rows.extend(rows)
-            if first and not seat.build.plan.nondeterministic:
+            if number == 0 and not seat.build.plan.nondeterministic:
                 candidate.fill(seat, 1, case)
-                seat.seat.poison(1)
-                seat.seat.call(1, self._call_limit_s)
-                with seat.seat.contestant.frozen():
-                    if not seat.seat.memory.same_outputs(1, outputs):
-                        raise Failure(Status.MISMATCH, _UNREPEATABLE)
-            first = False
+                candidate.call(seat, 1)
+                if not seat.seat.memory.same_outputs(1, outputs):
+                    raise Failure(Status.MISMATCH, _UNREPEATABLE)
 
     def _time(self, candidate: Candidate, loaded: Loaded, rules: _Race) -> Timing:
         cases = self.shop.cases.timed()

@@ -21,7 +21,7 @@ from ..task.module import base, compact, like
 from .truth import all_finite
 
 OWN = "own"
-_TIES = ("ties", "integers")  # regimes with equal values: useless where an output is an index
+_TIES = ("ties", "integers", "mixture")  # regimes with equal values: useless where an output is an index
 _STRUCTURE_DRAWS = 8
 _SAMPLE = 4096
 _OTHER_STREAM = 0x5DEECE66D  # get_inputs has used the plain seed already

@@ -17,7 +17,8 @@ from ..runner.main import SLOT_MARK
 from .machines import Machine, SharedArena
 
 SLOTS = 3
-POISON_FLOAT = 0xFF  # a NaN in every floating dtype
+_NAN_BYTE = 0xFF  # a NaN in every floating dtype, also in scratch
+_ODD_BYTES = (0x41, 0x7B)  # finite and not small in every floating dtype, and no bool
 
 
 def slotted(name: str, slot: int) -> str:
@@ -71,11 +72,16 @@ class TaskMemory:
         given += [(w.name, w, weights[w.name]) for w in self.signature.weights if w.name in weights]
         return [spec.name for name, spec, value in given if not _same_bits(self._inputs[name], flat(value, spec.span))]
 
-    def poison(self, slot: int) -> None:
-        """Make every output of a slot wrong: NaN where it floats, a random byte elsewhere."""
+    def poison(self, slot: int, *, nan: bool) -> None:
+        """Make every output of a slot wrong: with `nan` NaN where it floats, otherwise finite values that no kernel can foresee."""
         for spec in self.signature.outputs:
-            byte = POISON_FLOAT if spec.floating else secrets.randbelow(255)
-            self.writes.raw(slotted(spec.name, slot)).fill_(byte)
+            odd = _ODD_BYTES[0] + secrets.randbelow(_ODD_BYTES[1] - _ODD_BYTES[0])
+            self.writes.raw(slotted(spec.name, slot)).fill_(_NAN_BYTE if nan and spec.floating else odd)
+
+    def not_bools(self, slot: int) -> list[str]:
+        """Bool outputs that hold bytes other than 0 and 1."""
+        bools = [s.name for s in self.signature.outputs if s.dtype == "bool" and s.numel == s.span]
+        return [name for name in bools if bool((self.writes.raw(slotted(name, slot)) > 1).any())]
 
     def outputs(self, slot: int) -> dict[str, torch.Tensor]:
         """Copies of a slot's outputs on the host, in their shapes and strides."""
@@ -119,13 +125,13 @@ class PlanMemory:
     def poison(self, slot: int) -> None:
         """Fill a slot's scratch with NaN patterns, so that nothing of an earlier call can be read back."""
         for name in self._scratch:
-            self.arena.raw(slotted(name, slot)).fill_(POISON_FLOAT)
+            self.arena.raw(slotted(name, slot)).fill_(_NAN_BYTE)
 
     def poison_persisted(self) -> None:
         """Fill what the last binding prepared, before the weights are bound anew."""
         for spec in self.specs:
             if spec.name not in self._scratch:
-                self.arena.raw(spec.name).fill_(POISON_FLOAT)
+                self.arena.raw(spec.name).fill_(_NAN_BYTE)
 
     def raws(self, slot: int) -> list[torch.Tensor]:
         """The memory a call on this slot may touch."""

@@ -100,7 +100,7 @@ def build_native(cache: Path) -> Path:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    flags = ["-O2", "-std=c++17", "-shared", "-fPIC"] + (["-mclflushopt"] if platform.machine() == "x86_64" else [])
+    flags = ["-O2", "-std=c++17", "-shared", "-fPIC", "-fopenmp"] + (["-mclflushopt"] if platform.machine() == "x86_64" else [])
     try:
         subprocess.run(["g++", *flags, str(_NATIVE_SOURCE), "-o", str(temporary)], check=True, capture_output=True, text=True, timeout=60)
     except FileNotFoundError:

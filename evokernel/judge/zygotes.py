@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from ..channel import Channel, ChannelError
 from ..errors import JudgeError
+from ..runner.sandbox import STACK_BYTES
 
 _START_S = 120.0
 _FORK_S = 20.0
@@ -30,6 +31,8 @@ def zygote_environment(threads: int, environ: Mapping[str, str]) -> dict[str, st
         "PATH": os.defpath,
         "LANG": "C.UTF-8",
         "OMP_NUM_THREADS": str(threads),
+        "OMP_THREAD_LIMIT": str(threads),  # the pool is made and pinned before rights are given up, and never grows
+        "OMP_STACKSIZE": f"{STACK_BYTES}B",
         "OMP_PROC_BIND": "true",
         "OMP_PLACES": "cores",
         "GOMP_SPINCOUNT": "10000",

@@ -116,6 +116,7 @@ class Window:
 
     def __init__(self, fd: int, places: Iterable[Place], *, writable: bool) -> None:
         self._places = {place.name: place for place in places}
+        self._writable = writable
         total = sum(p.region_bytes + PAGE_BYTES for p in self._places.values()) + PAGE_BYTES
         base = _checked(libc.mmap(None, total, _PROT_NONE, _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0))
         self._regions: dict[str, int] = {}
@@ -137,7 +138,13 @@ class Window:
 
     def protect(self, name: str, *, writable: bool) -> None:
         """Make one buffer read-only, or writable again."""
-        protection = _PROT_READ | (_PROT_WRITE if writable else 0)
+        self._set(name, _PROT_READ | (_PROT_WRITE if writable else 0))
+
+    def show(self, name: str, *, visible: bool) -> None:
+        """Make one buffer inaccessible, or what it was mapped as again."""
+        self._set(name, _PROT_READ | (_PROT_WRITE if self._writable else 0) if visible else _PROT_NONE)
+
+    def _set(self, name: str, protection: int) -> None:
         if libc.mprotect(self._regions[name], self._places[name].region_bytes, protection) != 0:
             raise OSError(ctypes.get_errno(), "mprotect failed")
 

@@ -45,6 +45,9 @@ class GpuWindow:
     def protect(self, name: str, *, writable: bool) -> None:
         """GPU pages cannot be made read-only for one process."""
 
+    def show(self, name: str, *, visible: bool) -> None:
+        """Nor inaccessible."""
+
 
 class GraphedCall:
     """One call captured as a CUDA graph, replayed between two events.

@@ -29,8 +29,11 @@ SLOT_MARK = "@"  # a buffer of slot 2 is called `out@2`; weights and persisted b
 class LoadedPlan:
     """One plan with its program and its buffers, callable slot by slot."""
 
-    def __init__(self, plan: Plan, program: targets.Program, specs: dict[str, TensorSpec], windows: list[AnyWindow]) -> None:
+    def __init__(
+        self, plan: Plan, program: targets.Program, specs: dict[str, TensorSpec], windows: list[AnyWindow], scrub: Callable[[], object]
+    ) -> None:
         self._plan = plan
+        self._scrub = scrub
         self._device = "cuda" if plan.target == "cuda" else "cpu"
         self._graphs: dict[int, GraphedCall] = {}
         self._program = program
@@ -59,6 +62,13 @@ class LoadedPlan:
             return {"device_us": self._graphs[slot].run()}
         self._walk(slot)
         return {}
+
+    def ready(self, slot: int) -> None:
+        """Off the clock: only this slot's buffers can be reached, and the stacks hold nothing of earlier calls."""
+        for name, window in self._windows.items():
+            if SLOT_MARK in name:
+                window.show(name, visible=name.endswith(f"{SLOT_MARK}{slot}"))
+        self._scrub()
 
     def renumber(self, slot: int, plan: Plan) -> None:
         """Take the numbers of a plan resolved for other scalar arguments for one slot."""
@@ -128,6 +138,7 @@ class Runner:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._plans: dict[str, LoadedPlan] = {}
+        self._scrub: Callable[[], object] = lambda: None
 
     def serve(self) -> None:
         """Set up, then answer until the judge hangs up."""
@@ -151,6 +162,8 @@ class Runner:
             return self._plans[request["plan"]].call(request["slot"])
         if op == "prime":
             self._plans[request["plan"]].prime(request["slot"])
+        elif op == "ready":
+            self._plans[request["plan"]].ready(request["slot"])
         elif op == "bind":
             self._plans[request["plan"]].bind()
         elif op == "renumber":
@@ -165,8 +178,12 @@ class Runner:
         if request["target"] == "cuda":
             ready_for_launches()
         else:
-            ctypes.CDLL(request["native"]).evokernel_report_faults(self._channel.fileno())
+            torch.empty(1 << 20).fill_(0.0).add_(1.0)  # starts and pins the pool of threads, which may not be done later
+            native = ctypes.CDLL(request["native"])
+            native.evokernel_report_faults(self._channel.fileno())
             limit_resources(request["memory_bytes"], request["cpu_seconds"])
+            native.evokernel_scrub()
+            self._scrub = native.evokernel_scrub
         return {"sandbox": confine(tuple(Path(p) for p in request["readable"]))}
 
     def _load(self, request: Message, fds: list[int]) -> Message:
@@ -175,7 +192,7 @@ class Runner:
         specs = {spec.name: spec for spec in (decode(TensorSpec, s) for s in request["specs"])}
         windows = [open_window(window, fds) for window in request["windows"]]
         program = targets.get(plan.target).load(decode(targets.Artifact, request["artifact"]))
-        loaded = self._plans[request["plan"]] = LoadedPlan(plan, program, specs, windows)
+        loaded = self._plans[request["plan"]] = LoadedPlan(plan, program, specs, windows, self._scrub)
         return {"ranges": loaded.ranges}
 
 
