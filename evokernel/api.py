@@ -6,6 +6,7 @@ This and the command line are the only places that read the environment.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,7 +86,16 @@ def choose_target(name: str) -> targets.Target:
 
 @contextmanager
 def open_lane(task: str | Path, target: str, session: Session) -> Iterator[Lane]:
-    """A judge for one task, ended at the end."""
+    """A judge for one task, ended at the end.
+
+    Raises:
+        UsageError: the cache folder cannot be made or written.
+    """
+    try:
+        (cache_folder() / "builds").mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache_folder()).close()
+    except OSError as error:
+        raise UsageError(f"the cache folder {cache_folder()} cannot be written ({error.strerror}); set XDG_CACHE_HOME to another place") from error
     settings = LaneSettings(
         task=str(task), target=target, cache=cache_folder(), environ=dict(os.environ), phase_limit_s=session.task_timeout_s, force=session.force
     )

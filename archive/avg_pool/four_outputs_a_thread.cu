@@ -1,5 +1,5 @@
 // Average pooling (3 x 3, stride 2, padding 1, padding counts) with a float4 of neighbouring outputs and ROWS output rows a thread: two float4 and
-// one float of every input row, the row that two output rows share is read once. Vectors of a wave are contiguous in memory.
+// one float of every input row, and the row that two output rows share is read once.
 //
 // @tune ROWS = 2 in 1 2 4                                    # output rows a thread
 // @tune BLOCK = 256 in 128 256 512

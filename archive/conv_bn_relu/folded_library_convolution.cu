@@ -16,7 +16,8 @@
 // @launch add_bias_and_clip<<<cdiv(TOTAL, BLOCK * VECTORS), BLOCK>>>(out, folded_bias)
 
 // In double: it is off the clock, and the folded weight is then correctly rounded.
-__global__ void fold(const float* w, const float* gamma, const float* beta, const float* mean, const float* var, float* folded, float* bias, double eps)
+__global__ void fold(const float* w, const float* gamma, const float* beta, const float* mean, const float* var, float* folded, float* bias,
+                     double eps)
 {
     const int c = blockIdx.x;
     const double scale = gamma[c] / sqrt(var[c] + eps);

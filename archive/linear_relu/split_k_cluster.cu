@@ -15,8 +15,8 @@ constexpr int TILE = 64, THREADS = 128;
 constexpr int DEPTH = K / SPLIT;                         // of one block
 constexpr int VECTORS = TILE * SLAB / (4 * THREADS);     // float4 of one operand a thread loads for a slab
 
-// Where element (k, m) of a slab stands. Rows are turned by eight for every fourth k: then neither the stores, which walk along k, nor the loads,
-// which walk along m, meet in a bank.
+// Where element (k, m) of a slab stands. Columns are swapped in groups of eight for every fourth k: the stores of a warp, which walk along both,
+// then go to 32 banks when SLAB is 16 (two at a time otherwise), and the loads, which walk along m, always do.
 __device__ __forceinline__ int place(int k, int m) { return k * TILE + (m ^ k / 4 % 4 * 8); }
 
 struct Fetched {

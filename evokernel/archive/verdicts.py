@@ -14,6 +14,8 @@ from ..records import Environment, Kernel, Status, Task, Verdict, config_key, di
 from . import words
 from .database import Database
 
+_VAGUE = 3.0
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -69,7 +71,13 @@ def versions_key(environment: Environment) -> str:
 
 
 def lower(first: Verdict, second: Verdict) -> Verdict:
-    """Of two measurements the one that counts; the first when they are equal."""
+    """Of two measurements the one that counts: the lower, the first when they are equal. One that noise has made more than
+    `_VAGUE` times as wide as the other says less than it, and gives way."""
+    one, other = first.speedup, second.speedup
+    if one and other and one.mid > 0 and other.mid > 0:
+        widths = (one.high - one.low) / one.mid, (other.high - other.low) / other.mid
+        if max(widths) > _VAGUE * min(widths):
+            return first if widths[0] < widths[1] else second
     return second if second.fitness < first.fitness else first
 
 

@@ -33,14 +33,20 @@ def main() -> None:
     if debug:
         sys.argv.remove("--debug")
     try:
-        app(standalone_mode=True)
-    except KeyboardInterrupt:
+        sys.exit(app(standalone_mode=False) or 0)
+    except (KeyboardInterrupt, typer.Abort):
         fail("interrupted", "interrupted", 130)
     except TaskError as error:
         fail("refused" if error.refused else "task_error", str(error), 1)
     except EvokernelError as error:
         fail("error", str(error), 2)
+    except OSError as error:
+        if debug:
+            raise
+        fail("error", f"{error.filename or 'a file'}: {error.strerror or error}; choose another place or change its permissions", 2)
     except Exception as error:
+        if hasattr(error, "format_message"):  # wrong usage; newer typers bring a click of their own
+            fail("usage", error.format_message(), 2)
         if debug:
             raise
         fail("error", f"evokernel failed: {type(error).__name__}: {error} (a bug of ours; run again with --debug for the traceback)", 2)

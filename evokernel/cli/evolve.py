@@ -41,6 +41,8 @@ def evolve(  # noqa: PLR0913, PLR0917 - each parameter is one option of the comm
     from ..view.terminal import Progress
 
     chosen = choose_target(target)
+    if out:
+        writable(out)
     start_text = None
     if start:
         kernel = read_kernel(start)
@@ -96,6 +98,15 @@ def _report(found: RunResult, out: Path | None, seconds: float, archive: Path | 
             "seconds": round(seconds, 3),
         })  # fmt: skip
     raise typer.Exit(130 if interrupted else 0 if verdict else 1)
+
+
+def writable(path: Path) -> None:
+    """Find out before the work, not after it, whether a result can be written there; OSError says why not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    existed = path.exists()
+    path.open("ab").close()
+    if not existed:
+        path.unlink()
 
 
 def _write_kernel(found: RunResult, out: Path | None, task_name: str) -> Path:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .evolve import ArchivePath, Json
+from ..errors import UsageError
+from .evolve import ArchivePath, Json, writable
 from .output import json_line, result
 
 app = typer.Typer(no_args_is_help=True, help="Take kernels out of the archive.")
@@ -23,6 +24,7 @@ def module(
     kernel: Annotated[str, typer.Argument(metavar="ID", help="A kernel's id, or its first digits.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The Python file to write.")],
     task: Annotated[str | None, typer.Option("--task", metavar="ID", help="The task's id, where the kernel is verified for several.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
     archive: ArchivePath = None,
     json: Json = False,
 ) -> None:
@@ -30,6 +32,9 @@ def module(
     from ..api import open_archive
     from ..exports.module import drop_in, verified_task
 
+    if file.exists() and not force:
+        raise UsageError(f"{file} exists already; choose another name or give --force")
+    writable(file)
     with open_archive(archive) as opened:
         found = opened.find(kernel)
         for_task = verified_task(opened, found, task)

@@ -1,5 +1,6 @@
 # The runtime of a drop-in module: needs torch and g++, nothing of evokernel. Its text below the next line goes into every exported file.
 # --- runtime ---
+import copy
 import ctypes
 import functools
 import hashlib
@@ -10,14 +11,22 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 import warnings
+import weakref
 from pathlib import Path
 
 import torch
 
-_MODES = (torch.nn.modules.batchnorm._NormBase, torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
 _ALIGNMENT_BYTES = 64
+_MACHINERY = frozenset(torch.nn.Module().__dict__) | {"_compiled_call_impl"}
+_PLAIN = frozenset((int, float, bool, str, type(None)))
+_MISSING = "nothing"
+
+
+class _Fit(Exception):
+    """Why the kernel does not fit a call."""
 
 
 def _load_reference(source: str, path: str) -> types.ModuleType:
@@ -33,7 +42,9 @@ def _load_reference(source: str, path: str) -> types.ModuleType:
 
 def _build(unit: str, compile_flags: list[str], link_flags: list[str]) -> ctypes.CDLL:
     """Compile once into the user's cache and load; the process's own OpenMP runtime (torch's) serves the kernel too."""
-    key = hashlib.sha256("\0".join([unit, *compile_flags, *link_flags]).encode()).hexdigest()[:24]
+    # -march=native: a library made on one machine may crash on another that shares the cache
+    cpu = next((line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if line.startswith("flags")), "")
+    key = hashlib.sha256("\0".join([unit, *compile_flags, *link_flags, cpu]).encode()).hexdigest()[:24]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evokernel-modules"
     library = folder / f"{key}.so"
     if not library.exists():
@@ -43,13 +54,10 @@ def _build(unit: str, compile_flags: list[str], link_flags: list[str]) -> ctypes
             subprocess.run(["g++", *compile_flags, "-c", "kernel.cpp", "-o", "kernel.o"], cwd=work, check=True, capture_output=True, text=True)
             subprocess.run(["g++", "kernel.o", "-o", "kernel.so", *link_flags], cwd=work, check=True, capture_output=True, text=True)
             (Path(work) / "kernel.so").replace(library)
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").split()
-    ctypes.CDLL(next((m for m in maps if "libgomp" in m), "libgomp.so.1"), mode=ctypes.RTLD_GLOBAL)
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    mapped = (fields[5] for fields in (line.split(maxsplit=5) for line in lines) if len(fields) == 6)
+    ctypes.CDLL(next((path for path in mapped if "libgomp" in Path(path).name), "libgomp.so.1"), mode=ctypes.RTLD_GLOBAL)
     return ctypes.CDLL(str(library))
-
-
-class _Fit(Exception):
-    """Why the kernel does not fit a call."""
 
 
 class _Kernel:
@@ -57,7 +65,23 @@ class _Kernel:
 
     def __init__(self, unit: str, compile_flags: list[str], link_flags: list[str], task: dict, plan: dict) -> None:
         self.task, self.plan = task, plan
-        self.library = _build(unit, compile_flags, link_flags)
+        self._sources = (unit, compile_flags, link_flags)
+        self._lock = threading.Lock()
+        self._library, self._failure = None, ""
+
+    def library(self) -> ctypes.CDLL:
+        """The compiled kernel, built at the first call; raises _Fit, now and later, where it cannot be built."""
+        with self._lock:
+            if self._library is None and not self._failure:
+                try:
+                    self._library = _build(*self._sources)
+                except subprocess.CalledProcessError as error:
+                    self._failure = f"the kernel cannot be compiled: {error.stderr.strip()[-500:] or error}"
+                except (OSError, RuntimeError) as error:
+                    self._failure = f"the kernel cannot be built or loaded: {error}"
+        if self._library is None:
+            raise _Fit(self._failure)
+        return self._library
 
     def bound_inputs(self, arguments: dict) -> dict:
         """Values of all input leaves by plan name; raises _Fit where one is not as the kernel needs it."""
@@ -74,7 +98,7 @@ class _Kernel:
     def bound_weights(self, module: torch.nn.Module) -> dict:
         values = {}
         for spec in self.task["weights"]:
-            values[spec["name"]] = value = operator.attrgetter(spec["path"])(module)
+            values[spec["name"]] = value = _attribute(spec["path"], module)
             _check(spec, value)
         return values
 
@@ -111,7 +135,7 @@ class _Kernel:
         for i, value in enumerate(tensors + numbers):
             kind = ctypes.c_double if isinstance(value, float) else ctypes.c_int64
             slots[i] = ctypes.c_uint64.from_buffer_copy(kind(value)).value
-        self.library[step["symbol"]](slots)
+        self.library()[step["symbol"]](slots)
 
 
 def _leaf(path: str, arguments: dict) -> object:
@@ -121,15 +145,28 @@ def _leaf(path: str, arguments: dict) -> object:
         raise _Fit(f"{path} is missing ({error})") from None
 
 
+def _attribute(path: str, module: torch.nn.Module) -> object:
+    try:
+        return operator.attrgetter(path)(module)
+    except AttributeError:
+        raise _Fit(f"{path} is missing") from None
+
+
 def _check(spec: dict, value: object) -> None:
     if not isinstance(value, torch.Tensor):
         raise _Fit(f"{spec['path']} is no tensor")
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):  # a fake tensor would give a null pointer
+        raise _Fit(f"{spec['path']} is a {type(value).__name__}, the kernel is for plain tensors")
+    try:
+        pointer = value.data_ptr()
+    except RuntimeError:  # inside torch.func transforms, and sparse tensors
+        raise _Fit(f"{spec['path']} has no memory of its own") from None
     if value.device.type != "cpu" or str(value.dtype) != f"torch.{spec['dtype']}":
         raise _Fit(f"{spec['path']} is {value.dtype} on {value.device}, the kernel is for {spec['dtype']} on the CPU")
     if list(value.shape) != spec["shape"] or (list(value.stride()) != spec["stride"] and value.numel() > 1):
         is_, for_ = (list(value.shape), list(value.stride())), (spec["shape"], spec["stride"])
         raise _Fit(f"{spec['path']} has shape and strides {is_}, the kernel is for {for_}")
-    if value.data_ptr() % _ALIGNMENT_BYTES:
+    if pointer % _ALIGNMENT_BYTES:
         raise _Fit(f"{spec['path']} does not start at a multiple of {_ALIGNMENT_BYTES} bytes")
 
 
@@ -151,20 +188,98 @@ def _vendor(step: dict, values: dict) -> None:
     values[step["result"]].copy_(result)
 
 
-def drop_in(source: str, path: str, kernel: _Kernel) -> type[torch.nn.Module]:
+def _call(value: object) -> tuple[tuple, dict]:
+    """Positional and keyword arguments from what get_inputs or get_init_inputs returned."""
+    if isinstance(value, dict):
+        return (), value
+    if isinstance(value, (list, tuple, types.GeneratorType)) and not hasattr(value, "_fields"):
+        return tuple(value), {}
+    return (value,), {}
+
+
+def _is_plain(value: object) -> bool:
+    return type(value) in _PLAIN or (isinstance(value, (tuple, list)) and all(type(v) in _PLAIN for v in value))
+
+
+def _facts(model: torch.nn.Module) -> tuple[dict, tuple]:
+    """What a kernel may have baked in, by the name of the submodule: plain attributes and the class (not that of the model itself); and all modes."""
+    modules = list(model.named_modules())
+    facts = {name: {k: v for k, v in m.__dict__.items() if k not in _MACHINERY and _is_plain(v)} for name, m in modules}
+    for name, module in modules[1:]:
+        facts[name]["__class__"] = type(module)
+    return facts, tuple(module.training for _, module in modules)
+
+
+def _difference(got: dict, made_for: dict) -> str:
+    """The first attribute that differs, with both values; empty where they only look different (nan)."""
+    for name in dict.fromkeys([*made_for, *got]):
+        ours, theirs = got.get(name, {}), made_for.get(name, {})
+        for key in dict.fromkeys([*theirs, *ours]):
+            is_, for_ = repr(ours.get(key, _MISSING)), repr(theirs.get(key, _MISSING))
+            if ours.get(key, _MISSING) != theirs.get(key, _MISSING) and is_ != for_:
+                return f"{name + '.' if name else ''}{key} is {is_}, the kernel is for {for_}"
+    return ""
+
+
+class _Reference:
+    """The task file: its Model, and how its own get_init_inputs construct that."""
+
+    def __init__(self, source: str, path: str) -> None:
+        self.module = _load_reference(source, path)
+        self._lock = threading.RLock()
+        self._made_for = None
+        self._harmless = {}
+
+    def check(self, model: torch.nn.Module) -> None:
+        """Raises _Fit where the model differs from what the kernel was made for in an attribute, or in a mode that changes its results."""
+        facts, modes = _facts(model)
+        if self._made_for is None:
+            with self._lock:
+                self._made_for = self._made_for or _facts(self._constructed())
+        if facts != self._made_for[0] and (reason := _difference(facts, self._made_for[0])):
+            raise _Fit(reason)
+        if modes != self._made_for[1] and not self._is_harmless(modes):
+            raise _Fit("train/eval mode differs from the one the kernel was made for, and it changes the result")
+
+    def _constructed(self) -> torch.nn.Module:
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.manual_seed(0)
+            args, kwargs = _call(getattr(self.module, "get_init_inputs", list)())
+            return self.module.Model(*args, **kwargs)
+
+    def _is_harmless(self, modes: tuple) -> bool:
+        """Whether the reference gives the same results and buffers in these modes, on its own inputs."""
+        with self._lock:
+            if modes not in self._harmless:
+                model = self._constructed()
+                with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+                    torch.manual_seed(0)
+                    inputs = _call(self.module.get_inputs())
+                expected, got = (_results(*copy.deepcopy((model, inputs)), m) for m in (self._made_for[1], modes))
+                self._harmless[modes] = len(expected) == len(got) and all(map(torch.equal, expected, got))
+            return self._harmless[modes]
+
+
+def _results(model: torch.nn.Module, inputs: tuple[tuple, dict], modes: tuple) -> list:
+    """Tensors that a module returns in the given modes, and its buffers afterwards."""
+    for module, mode in zip(model.modules(), modes, strict=True):
+        module.training = mode
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
+        torch.manual_seed(0)
+        result = model(*inputs[0], **inputs[1])
+    return [v for v in torch.utils._pytree.tree_leaves(result) if isinstance(v, torch.Tensor)] + list(model.buffers())
+
+
+def drop_in(source: str, path: str, name: str, kernel: _Kernel) -> type[torch.nn.Module]:
     """The reference's Model with the kernel in its forward: same constructor, same state_dict. A call that the kernel does not fit
-    goes to the reference, with one warning a reason."""
-    reference = _load_reference(source, path)
+    goes to the reference, with one warning a reason. `name` is the importable name of the exported file, for pickle."""
+    reference = _Reference(source, path)
     task = kernel.task
     rebuilt = compile(task["result"], path, "eval")
-    signature = inspect.signature(reference.Model.forward)
+    signature = inspect.signature(reference.module.Model.forward)
+    prepared = weakref.WeakKeyDictionary()  # not on the instances: copies and pickles start without
 
-    class Model(reference.Model):  # type: ignore[name-defined]
-        @functools.wraps(reference.Model.__init__)
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            self.__dict__["_evokernel_modes"] = {n: m.training for n, m in self.named_modules() if isinstance(m, _MODES)}
-
+    class Model(reference.module.Model):  # type: ignore[name-defined]
         @torch.compiler.disable
         def forward(self, *args, **kwargs):
             try:
@@ -173,6 +288,10 @@ def drop_in(source: str, path: str, kernel: _Kernel) -> type[torch.nn.Module]:
                 _warn(str(reason))
                 return super().forward(*args, **kwargs)
 
+        def refresh(self) -> None:
+            """Forget prepared weights. Needed after a write through `.data` or another alias that torch does not count as a change."""
+            prepared.pop(self, None)
+
         def _fast(self, args, kwargs):
             arguments = signature.bind(self, *args, **kwargs).arguments
             inputs = kernel.bound_inputs(arguments)
@@ -180,22 +299,31 @@ def drop_in(source: str, path: str, kernel: _Kernel) -> type[torch.nn.Module]:
             tensors = [v for v in (*inputs.values(), *weights.values()) if isinstance(v, torch.Tensor)]
             if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
                 raise _Fit("gradients are asked for; call it under torch.no_grad() to use the kernel")
-            modes = self.__dict__["_evokernel_modes"]
-            if any(self.get_submodule(n).training != mode for n, mode in modes.items()):
-                raise _Fit("train/eval mode differs from the one the kernel was made for")
+            states = {spec["name"]: _attribute(spec["path"], self) for spec in task["states"]}
+            if not torch.is_inference_mode_enabled() and any(s.is_inference() for s in states.values()):
+                raise _Fit("a buffer made under torch.inference_mode() is written outside of it")
+            reference.check(self)
+            kernel.library()
             with torch.no_grad():
                 outputs = kernel.run({**inputs, **weights, **self._prepared(weights)})
-                for state in task["states"]:
-                    operator.attrgetter(state["path"])(self).copy_(outputs[state["name"]])
+                for state_name, state in states.items():
+                    state.copy_(outputs[state_name])
             return eval(rebuilt, dict(outputs))
 
         def _prepared(self, weights):
+            if not kernel.plan["prepare"]:
+                return {}
+            if any(w.is_inference() for w in weights.values()):  # their changes are not counted
+                return kernel.prepare(weights)
             key = tuple((w.data_ptr(), w._version) for w in weights.values())
-            if self.__dict__.get("_evokernel_key") != key:
-                self.__dict__["_evokernel_made"] = kernel.prepare(weights) if kernel.plan["prepare"] else {}
-                self.__dict__["_evokernel_key"] = key
-            return self.__dict__["_evokernel_made"]
+            known, made, _ = prepared.get(self, (None, None, None))
+            if known != key:
+                made = kernel.prepare(weights)
+                # the weights are held, so that no new ones can come to lie at their addresses
+                prepared[self] = key, made, [w.detach() for w in weights.values()]
+            return made
 
+    Model.__module__, Model.__qualname__ = name, "Model"
     return Model
 
 

@@ -6,6 +6,7 @@ data, and the runtime of dropin.py. It imports torch and nothing of evokernel.
 
 from __future__ import annotations
 
+import ast
 import pprint
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,10 +49,11 @@ def drop_in(task: Task, kernel: Kernel) -> str:
     """The text of the drop-in file.
 
     Raises:
-        UsageError: the kernel's target or plan cannot be exported.
+        UsageError: the kernel's target or plan, or the task's relative imports, cannot be exported.
     """
     if kernel.target != "cpp":
         raise UsageError(f"kernels for {kernel.target} cannot be exported as a module yet")
+    _refuse_relative_imports(task.source)
     signature = task.signature
     device = targets.get(kernel.target).device()
     parsed = parse(kernel)
@@ -71,11 +73,26 @@ def drop_in(task: Task, kernel: Kernel) -> str:
     head = (
         f'"""A drop-in for the Model of {task.name!r}, made by evokernel from kernel {kernel.id} (task {task.id}).\n\n'
         "It takes the constructor arguments and the state_dict of the original, needs torch and g++, and falls back to the original\n"
-        'with a warning where the kernel does not fit. The reference, the kernel and its launch plan are data at the end of the file.\n"""\n'
+        "with a warning where the kernel does not fit: other shapes, dtypes or strides, other constructor arguments or attributes than the\n"
+        "task's, a train/eval mode that changes the result, gradients, no compiler. The reference, the kernel and its launch plan are data at\n"
+        "the end of the file.\n\n"
+        "Call model.refresh() after writing weights through `.data` or another alias that torch does not count as a change: weights that the\n"
+        "kernel has prepared (folded, packed) would stay the old ones. Integer inputs are not checked to be in range: an index outside of its\n"
+        'table reads foreign memory instead of raising.\n"""\n'
     )
     runtime = (Path(__file__).with_name("dropin.py")).read_text(encoding="utf-8").partition(_MARK)[2]
     body = "\n".join(f"{name} = {pprint.pformat(value, width=140)}" for name, value in constants.items())
-    return f"# ruff: noqa\n{head}\n{runtime}\n\n{body}\n\nModel = drop_in(SOURCE, __file__, _Kernel(UNIT, COMPILE, LINK, TASK, PLAN))\n"
+    return f"# ruff: noqa\n{head}\n{runtime}\n\n{body}\n\nModel = drop_in(SOURCE, __file__, __name__, _Kernel(UNIT, COMPILE, LINK, TASK, PLAN))\n"
+
+
+def _refuse_relative_imports(source: str) -> None:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            dots = "." * node.level + (node.module or "")
+            raise UsageError(
+                f"line {node.lineno} of the task imports relatively (`from {dots} import ...`), which an exported file cannot follow; "
+                "make the import absolute, or copy what it needs into the task file, and judge it again"
+            )
 
 
 def _task_data(task: Task) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Progress:
         elif isinstance(event, Judged):
             self._print(self._judged(event, state))
         elif isinstance(event, Confirmed):
-            self._print(f"measured again in a fresh process with new inputs: {outcome(event.verdict)}")
+            self._print(f"after a second measurement, in a fresh process with new inputs: {outcome(event.verdict)}")
         elif isinstance(event, Failed):
             self._print(f"stopped by {event.kind}: {event.message}")
 
@@ -97,6 +97,9 @@ def summary(found: RunResult, task: Task, path: Path | None) -> str:
         lines.append(f"best kernel {found.best.id} for {task.name}: {verdict.time_us:.1f} us {verdict.timing.score} ({proof})")
         for baseline in sorted(verdict.timing.scored.baselines, key=lambda b: b.median_us):
             lines.append(f"  {shown(baseline.speedup)} against {baseline.name} ({baseline.median_us:.1f} us)")
+        weakest = verdict.timing.scored.fastest
+        if weakest.speedup.low < 1:
+            lines.append(f"not shown to be faster than {weakest.name}: the interval includes less than 1x")
         lines += [
             f"written to {path}",
             f"next: evokernel archive lineage {found.best.id[:8]}",

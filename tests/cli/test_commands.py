@@ -111,14 +111,16 @@ def marked(mark: str) -> list[int]:
 
 def test_ctrl_c_while_the_task_loads_ends_quickly(folder: Path) -> None:
     (folder / "slow.py").write_text("import time\ntime.sleep(300)\n")
-    process = subprocess.Popen([*COMMAND, "evolve", "slow.py", "--archive", "a.db"], cwd=folder, stderr=subprocess.PIPE, text=True)
+    command = [*COMMAND, "evolve", "slow.py", "--archive", "a.db", "--json"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr
     for line in process.stderr:
         if "importing" in line:
             break
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=15)
+    out, _ = process.communicate(timeout=15)
     assert process.returncode == 130
+    assert last_object(out)["status"] == "interrupted"
 
 
 @pytest.mark.parametrize(
@@ -137,6 +139,9 @@ def test_ctrl_c_while_the_task_loads_ends_quickly(folder: Path) -> None:
         (("task", "show", "slow.py", "--task-timeout", "2"), 1, "importing the task file did not finish within 2 s"),
         (("task", "new", "task.py"), 2, "exists already"),
         (("nonsense",), 2, "nonsense"),
+        (("evolve",), 2, "Missing argument"),
+        (("evolve", "task.py", "--out", "/proc/out.cpp"), 2, "/proc/out.cpp"),
+        (("export", "module", "zzz", "task.py"), 2, "exists already"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

@@ -1,8 +1,13 @@
 """The drop-in module, used as a user would: import the file, put it in the model's place."""
 
+
 import importlib.util
+import io
+import pickle
 import subprocess
 import sys
+import textwrap
+import threading
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +29,19 @@ def exported(tmp_path: Path, task: str, kernel: str) -> Path:
     file = tmp_path / f"fast_{kernel}.py"
     file.write_text(drop_in(loaded.task, make_kernel(text, "cpp")))
     return file
+
+
+
+def text_of(folder: Path, source: str, kernel: str) -> str:
+    file = folder / "task.py"
+    file.write_text(textwrap.dedent(source))
+    return drop_in(load_task(file).task, make_kernel(textwrap.dedent(kernel), "cpp"))
+
+
+def made(tmp_path: Path, source: str, kernel: str) -> ModuleType:
+    file = tmp_path / "fast_made.py"
+    file.write_text(text_of(tmp_path, source, kernel))
+    return imported(file)
 
 
 def imported(file: Path) -> ModuleType:
@@ -130,3 +148,174 @@ def test_a_plan_that_computes_with_a_drawn_scalar_is_refused_clearly(tmp_path: P
     text = (FIXTURES / "honest" / "drawn_scalar.cpp").read_text().replace("out1, alpha,", "out1, alpha * 2,")
     with pytest.raises(UsageError, match="pass the scalar itself"):
         drop_in(loaded.task, make_kernel(text, "cpp"))
+
+
+SLOPES = """
+    import torch
+    from torch import nn
+
+
+    class Model(nn.Module):
+        def __init__(self, features, slope=0.1):
+            super().__init__()
+            self.slope, self.norm = slope, nn.Identity()
+            self.norm.eps = 0.5
+
+        def forward(self, x):
+            return torch.where(x > 0, x, x * self.slope) + self.norm.eps
+
+
+    def get_inputs():
+        return [torch.randn(8, 16)]
+
+
+    def get_init_inputs():
+        return [16]
+    """
+SLOPES_KERNEL = """
+    // @launch slopes(x, out, x.numel)
+    void slopes(const float* x, float* out, int64_t n)
+    {
+        for (int64_t i = 0; i < n; ++i) out[i] = (x[i] > 0 ? x[i] : x[i] * 0.1f) + 0.5f;
+    }
+    """
+
+
+def test_attributes_that_the_kernel_has_baked_in(tmp_path: Path) -> None:
+    module = made(tmp_path, SLOPES, SLOPES_KERNEL)
+    x = torch.randn(8, 16)
+    state = torch.get_rng_state()
+    torch.testing.assert_close(module.Model(16)(x), torch.where(x > 0, x, x * 0.1) + 0.5)
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.warns(RuntimeWarning, match=r"slope is 0\.9, the kernel is for 0\.1"):
+        torch.testing.assert_close(module.Model(16, slope=0.9)(x), torch.where(x > 0, x, x * 0.9) + 0.5)
+    model = module.Model(16)
+    model(x)
+    model.norm.eps = 2.0
+    with pytest.warns(RuntimeWarning, match=r"norm\.eps is 2\.0, the kernel is for 0\.5"):
+        torch.testing.assert_close(model(x), torch.where(x > 0, x, x * 0.1) + 2.0)
+    model.norm.eps = 0.5
+    model(x)
+    del model.norm.eps
+    with pytest.warns(RuntimeWarning, match=r"norm\.eps is 'nothing'"), pytest.raises(AttributeError):
+        model(x)
+
+
+def test_a_submodule_of_another_class(tmp_path: Path) -> None:
+    model = made(tmp_path, SLOPES, SLOPES_KERNEL).Model(16)
+    model.norm = torch.nn.ReLU()
+    model.norm.inplace, model.norm.eps = False, 0.5
+    with pytest.warns(RuntimeWarning, match="norm"):
+        model(torch.randn(8, 16))
+
+
+def test_a_mode_that_matters_and_one_that_does_not(tmp_path: Path) -> None:
+    x = torch.randn(8, 16)
+    harmless = made(tmp_path, SLOPES, SLOPES_KERNEL).Model(16).eval()
+    torch.testing.assert_close(harmless(x), torch.where(x > 0, x, x * 0.1) + 0.5)
+    model = made(tmp_path, SLOPES.replace("self.norm.eps\n", "self.norm.eps * self.training\n"), SLOPES_KERNEL).Model(16)
+    torch.testing.assert_close(model(x), torch.where(x > 0, x, x * 0.1) + 0.5)
+    with pytest.warns(RuntimeWarning, match="train/eval"):
+        torch.testing.assert_close(model.eval()(x), torch.where(x > 0, x, x * 0.1))
+    model.train()(x)
+
+
+def test_refresh_after_a_write_that_torch_does_not_count(tmp_path: Path) -> None:
+    model = imported(exported(tmp_path, "linear", "prepared_weights")).Model(96)
+    x = torch.randn(40, 96)
+    with torch.no_grad():
+        model(x)
+        model.linear.weight.data.mul_(2.0)
+        model.refresh()
+        torch.testing.assert_close(model(x), torch.relu(x @ model.linear.weight.T + model.linear.bias))
+
+
+def test_replaced_parameters_never_meet_the_old_preparation(tmp_path: Path) -> None:
+    model = imported(exported(tmp_path, "linear", "prepared_weights")).Model(96)
+    x = torch.randn(40, 96)
+    with torch.no_grad():
+        for i in range(6):
+            model.linear.weight = None
+            model.linear.weight = torch.nn.Parameter(torch.full((192, 96), float(i)))
+            torch.testing.assert_close(model(x), torch.relu(x @ model.linear.weight.T + model.linear.bias))
+
+
+def test_parameters_made_in_inference_mode(tmp_path: Path) -> None:
+    module = imported(exported(tmp_path, "linear", "prepared_weights"))
+    x = torch.randn(40, 96)
+    with torch.inference_mode():
+        model = module.Model(96)
+        model(x)
+        model.linear.weight.mul_(2.0)
+        torch.testing.assert_close(model(x), torch.relu(x @ model.linear.weight.T + model.linear.bias))
+
+
+def test_tensors_without_memory(tmp_path: Path) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    model = imported(exported(tmp_path, "softmax", "plain_softmax")).Model()
+    x = torch.randn(3, 64, 520)
+    with pytest.warns(RuntimeWarning, match="no memory"):
+        torch.testing.assert_close(torch.func.vmap(model)(x), torch.softmax(x, -1))
+    with FakeTensorMode(), pytest.warns(RuntimeWarning, match="FakeTensor"):
+        assert model(torch.empty(64, 520)).shape == (64, 520)
+
+
+@pytest.mark.parametrize("missing", ["compiler", "cache", "sound code"])
+def test_a_kernel_that_cannot_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    file = exported(tmp_path, "softmax", "plain_softmax")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if missing == "compiler":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    elif missing == "cache":
+        (tmp_path / "cache").write_text("no folder")
+    else:
+        file.write_text(file.read_text().replace("COMPILE = [", "COMPILE = ['-DEVOKERNEL=', '-Dfloat=', "))
+    model = imported(file).Model()
+    x = torch.randn(64, 520)
+    with pytest.warns(RuntimeWarning, match="cannot be"):
+        torch.testing.assert_close(model(x), torch.softmax(x, -1))
+    torch.testing.assert_close(model(x), torch.softmax(x, -1))
+
+
+def test_pickles_and_copies_start_without_prepared_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = exported(tmp_path, "linear", "prepared_weights")
+    module = imported(file)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    model, x = module.Model(96), torch.randn(40, 96)
+    with torch.no_grad():
+        expected = model(x)
+        assert torch.equal(pickle.loads(pickle.dumps(model))(x), expected)
+        whole = io.BytesIO()
+        torch.save(model, whole)
+        whole.seek(0)
+        assert torch.equal(torch.load(whole, weights_only=False)(x), expected)
+    assert sorted(vars(model)) == sorted(vars(module.Model.__bases__[0](96)))
+    assert len(pickle.dumps(model)) < 1.2 * len(pickle.dumps(module.Model(96)))
+
+
+def test_first_calls_from_several_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache with a space"))
+    model = imported(exported(tmp_path, "softmax", "plain_softmax")).Model()
+    x, got = torch.randn(64, 520), []
+    threads = [threading.Thread(target=lambda: got.append(model(x))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 4
+    for y in got:
+        torch.testing.assert_close(y, torch.softmax(x, -1))
+    assert len(list((tmp_path / "cache with a space" / "evokernel-modules").glob("*.so"))) == 1
+
+
+def test_relative_imports_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "layers.py").write_text("WIDTH = 16\n")
+    with pytest.raises(UsageError, match="absolute"):
+        made(tmp_path, SLOPES.replace("from torch import nn\n", "from torch import nn\n    from .layers import WIDTH\n"), SLOPES_KERNEL)
+
+
+def test_the_header_says_what_is_not_checked(tmp_path: Path) -> None:
+    head = exported(tmp_path, "softmax", "plain_softmax").read_text()[:3000]
+    assert "refresh()" in head and "Integer inputs are not checked" in head
