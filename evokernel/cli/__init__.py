@@ -11,7 +11,7 @@ import sys
 import typer
 
 from ..errors import EvokernelError, TaskError
-from . import archive, doctor, evolve, export, judge, task
+from . import archive, doctor, evolve, export, judge, output, task
 from .output import fail
 
 app = typer.Typer(
@@ -33,7 +33,10 @@ def main() -> None:
     if debug:
         sys.argv.remove("--debug")
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
+        if code == 130 and not output.reported:  # typer turns Ctrl-C into this code by itself
+            raise KeyboardInterrupt
+        sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):
         fail("interrupted", "interrupted", 130)
     except TaskError as error:

@@ -10,6 +10,9 @@ from ..codec import encode, finite
 from ..records import Verdict
 
 
+reported = False  # whether a result has been printed
+
+
 def say(text: str = "") -> None:
     """A line for a person who watches; stdout stays free for results."""
     print(text, file=sys.stderr, flush=True)
@@ -17,6 +20,8 @@ def say(text: str = "") -> None:
 
 def result(text: str) -> None:
     """The result, for a person."""
+    global reported
+    reported = True
     print(text, flush=True)
 
 
