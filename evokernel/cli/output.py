@@ -9,7 +9,6 @@ from typing import NoReturn
 from ..codec import encode, finite
 from ..records import Verdict
 
-
 reported = False  # whether a result has been printed
 
 
