@@ -90,6 +90,7 @@ class _Loader:
         self.notes: list[str] = []
 
     def load(self, variants: tuple[dict[str, Scalar], ...], call: str, notes: list[str]) -> LoadedTask:
+        self._refuse_lazy()
         self._refuse_dropout()
         slots, more = find_slots(self.model, Names())
         for slot in slots:
@@ -116,6 +117,11 @@ class _Loader:
                     f"the task is stochastic: dropout `{name}` is active, so no two calls agree; call self.eval() at the end of Model.__init__, "
                     "or set p=0", refused=True,
                 )  # fmt: skip
+
+    def _refuse_lazy(self) -> None:
+        for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
+            if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+                raise TaskError(f"`{name}` has no shape yet (a lazy module): give its sizes in the constructor", refused=True)
 
     def _draw(self, keywords: dict[str, Scalar], seed: int) -> inspect.BoundArguments:
         arguments, note = draw_arguments(self.model, self.get_inputs, keywords, seed, str(self.file))
@@ -276,8 +282,6 @@ def check_leaf(leaf: Leaf, kind: str) -> None:
 
 def check_tensor(tensor: Tensor, what: str) -> None:
     """Refuse by name a tensor that has no plain strided memory on the CPU, or a dtype that kernels cannot take."""
-    if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
-        raise TaskError(f"{what} has no shape yet (a lazy module): give its sizes in the constructor", refused=True)
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         raise TaskError(f"{what} is a {'nested' if tensor.is_nested else tensor.layout} tensor: pass its parts as plain dense tensors", refused=True)
     if tensor.device.type != "cpu":
