@@ -121,12 +121,104 @@ class _Kernel:
         self._walk(self.plan["steps"], first, {**values, **outputs, **scratch})
         return outputs
 
-    def _walk(model: torch.nn.Module) -> list[torch.nn.Module]:
+    def _walk(self, steps: list, launch: int, values: dict) -> None:
+        for step in steps:
+            if "symbol" in step:
+                self._launch(step, values)
+            elif "op" in step:
+                _vendor(step, values)
+            else:
+                values[step["buffer"]].fill_(step["value"])
+
+    def _launch(self, step: dict, values: dict) -> None:
+        slots = (ctypes.c_uint64 * max(len(step["args"]), 1))()
+        tensors = [values[a["tensor"]].data_ptr() for a in step["args"] if "tensor" in a]
+        numbers = [values[a["scalar"]] if "scalar" in a else a["value"] for a in step["args"] if "tensor" not in a]
+        for i, value in enumerate(tensors + numbers):
+            kind = ctypes.c_double if isinstance(value, float) else ctypes.c_int64
+            slots[i] = ctypes.c_uint64.from_buffer_copy(kind(value)).value
+        self.library()[step["symbol"]](slots)
+
+
+def _leaf(path: str, arguments: dict) -> object:
+    try:
+        return eval(path, {"__builtins__": {}}, arguments)
+    except (KeyError, IndexError, AttributeError, TypeError, NameError) as error:
+        raise _Fit(f"{path} is missing ({error})") from None
+
+
+def _attribute(path: str, module: torch.nn.Module) -> object:
+    try:
+        return operator.attrgetter(path)(module)
+    except AttributeError:
+        raise _Fit(f"{path} is missing") from None
+
+
+def _check(spec: dict, value: object) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise _Fit(f"{spec['path']} is no tensor")
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):  # a fake tensor would give a null pointer
+        raise _Fit(f"{spec['path']} is a {type(value).__name__}, the kernel is for plain tensors")
+    try:
+        pointer = value.data_ptr()
+    except RuntimeError:  # inside torch.func transforms, and sparse tensors
+        raise _Fit(f"{spec['path']} has no memory of its own") from None
+    if value.device.type != "cpu" or str(value.dtype) != f"torch.{spec['dtype']}":
+        raise _Fit(f"{spec['path']} is {value.dtype} on {value.device}, the kernel is for {spec['dtype']} on the CPU")
+    if list(value.shape) != spec["shape"] or (list(value.stride()) != spec["stride"] and value.numel() > 1):
+        is_, for_ = (list(value.shape), list(value.stride())), (spec["shape"], spec["stride"])
+        raise _Fit(f"{spec['path']} has shape and strides {is_}, the kernel is for {for_}")
+    if pointer % _ALIGNMENT_BYTES:
+        raise _Fit(f"{spec['path']} does not start at a multiple of {_ALIGNMENT_BYTES} bytes")
+
+
+def _empty(buffer: dict) -> torch.Tensor:
+    return torch.empty(buffer["shape"], dtype=getattr(torch, buffer["dtype"]))
+
+
+def _vendor(step: dict, values: dict) -> None:
+    def value(item: object) -> object:
+        if not isinstance(item, dict):
+            return tuple(item) if isinstance(item, list) else item
+        tensor = values[item["tensor"]]
+        for name, *numbers in item["views"]:
+            tensor = tensor.view(*numbers) if name == "view" else getattr(tensor, name)
+        return tensor
+
+    function = torch.nn.functional.linear if step["op"] == "linear" else getattr(torch, step["op"])
+    result = function(*map(value, step["args"]), **{k: value(v) for k, v in step["kwargs"].items()})
+    values[step["result"]].copy_(result)
+
+
+def _call(value: object) -> tuple[tuple, dict]:
+    """Positional and keyword arguments from what get_inputs or get_init_inputs returned."""
+    if isinstance(value, dict):
+        return (), value
+    if isinstance(value, (list, tuple, types.GeneratorType)) and not hasattr(value, "_fields"):
+        return tuple(value), {}
+    return (value,), {}
+
+
+def _is_plain(value: object) -> bool:
+    return type(value) in _PLAIN or (isinstance(value, (tuple, list)) and all(type(v) in _PLAIN for v in value))
+
+
+def _plain(module: torch.nn.Module) -> dict:
+    return {k: v for k, v in module.__dict__.items() if k not in _MACHINERY and _is_plain(v)}
+
+
+def _facts(model: torch.nn.Module) -> dict:
+    """What a kernel may have baked in, by the name of the submodule: plain attributes, and the class (not that of the model itself)."""
+    named = model.named_modules(remove_duplicate=False)
+    return {name: {**_plain(m), "__class__": type(m)} if name else _plain(m) for name, m in named}
+
+
+def _submodules(model: torch.nn.Module) -> list[torch.nn.Module]:
     return [module for _, module in model.named_modules(remove_duplicate=False)]
 
 
 def _matcher(made_for: torch.nn.Module, top: bool = True) -> Callable[[torch.nn.Module, list], bool]:
-    """A fast test for the facts of `made_for`, which appends the modes in the order of _walk. True is certain, False says: look closely."""
+    """A fast test for the facts of `made_for`, which appends the modes in the order of _submodules. True is certain, False says: look closely."""
     plain = _plain(made_for)
     pick, values, size = operator.itemgetter("_modules", "training", *plain), tuple(plain.values()), len(made_for.__dict__)
     children = [(name, None if child is None else _matcher(child, top=False)) for name, child in made_for._modules.items()]
@@ -178,7 +270,7 @@ class _Reference:
         if not matches(model, modes):
             if reason := _difference(_facts(model), facts):
                 raise _Fit(reason)
-            modes = [m.training for m in _walk(model)]
+            modes = [m.training for m in _submodules(model)]
         if modes != made_for_modes and not self._is_harmless(tuple(modes)):
             raise _Fit("train/eval mode differs from the one the kernel was made for, and it changes the result")
 
@@ -186,7 +278,7 @@ class _Reference:
     def _made_for(self) -> tuple[Callable[[torch.nn.Module, list], bool], dict, list[bool]]:
         """The facts and modes of the Model that the kernel was made for."""
         model = self._constructed()
-        return _matcher(model), _facts(model), [m.training for m in _walk(model)]
+        return _matcher(model), _facts(model), [m.training for m in _submodules(model)]
 
     def _constructed(self) -> torch.nn.Module:
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
@@ -207,9 +299,9 @@ class _Reference:
             return self._harmless[modes]
 
 
-def _results(model: torch.nn.Module, inputs: tuple[tuple, dict], modes: tuple) -> list:
+def _results(model: torch.nn.Module, inputs: tuple[tuple, dict], modes: list | tuple) -> list:
     """Tensors that a module returns in the given modes, and its buffers afterwards."""
-    for module, mode in zip(_walk(model), modes, strict=True):
+    for module, mode in zip(_submodules(model), modes, strict=True):
         module.training = mode
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
         torch.manual_seed(0)
