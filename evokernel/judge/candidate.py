@@ -83,6 +83,7 @@ class Candidate:
         wanted = SLOTS * sum(spec.size_bytes for spec in plan_specs(build.plan))
         if wanted > _SCRATCH_SHARE * available_bytes():
             raise Failure(Status.RESOURCES, f"scratch and persisted buffers take {wanted / 2**30:.1f} GiB for {SLOTS} slots; use smaller ones")
+        memory.mend()
         scratch = PlanMemory(self.shop.machine, build.plan, SLOTS)
         self._scratch.append(scratch)
         key = f"{build.variant}:{build.artifact.path}:{id(build)}"

@@ -29,6 +29,9 @@ class SharedArena(Protocol):
     def damaged(self) -> list[str]:
         """Names of the buffers whose guard pattern has been written over."""
 
+    def mend(self) -> None:
+        """Write all guard patterns anew: one candidate's damage is not the next one's."""
+
     def exported(self, *, writable: bool) -> tuple[Json, tuple[int, ...]]:
         """What the other process needs to map it, and descriptors to send along."""
 
@@ -73,6 +76,9 @@ class HostArena:
 
     def damaged(self) -> list[str]:
         return self._arena.damaged()
+
+    def mend(self) -> None:
+        self._arena.mend()
 
     def exported(self, *, writable: bool) -> tuple[Json, tuple[int, ...]]:
         return {"places": encode(tuple(self.places.values())), "writable": writable}, (self._arena.fd,)
@@ -137,10 +143,17 @@ class GpuArena:
     def damaged(self) -> list[str]:
         return [name for name, place in self.places.items() if not self._intact(place)]
 
+    def mend(self) -> None:
+        for place in self.places.values():
+            for guard in self._guards(place):
+                guard.fill_(GUARD_BYTE)
+
     def _intact(self, place: Place) -> bool:
+        return all(bool((guard == GUARD_BYTE).all()) for guard in self._guards(place))
+
+    def _guards(self, place: Place) -> tuple[torch.Tensor, torch.Tensor]:
         start = place.offset + place.lead_bytes
-        before, after = self._block[place.offset : start], self._block[start + place.size_bytes : place.offset + place.region_bytes]
-        return bool((before == GUARD_BYTE).all()) and bool((after == GUARD_BYTE).all())
+        return self._block[place.offset : start], self._block[start + place.size_bytes : place.offset + place.region_bytes]
 
     def exported(self, *, writable: bool) -> tuple[Json, tuple[int, ...]]:
         return {"places": encode(tuple(self.places.values())), "writable": writable, "handle": self._handle.hex()}, ()

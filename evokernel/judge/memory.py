@@ -104,6 +104,11 @@ class TaskMemory:
         """Buffers written before their start or after their end."""
         return self.reads.damaged() + self.writes.damaged()
 
+    def mend(self) -> None:
+        """Forget the damage of earlier candidates."""
+        self.reads.mend()
+        self.writes.mend()
+
     def close(self) -> None:
         self.reads.close()
         self.writes.close()

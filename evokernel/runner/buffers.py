@@ -74,8 +74,7 @@ class Arena:
         if sealed:
             fcntl.fcntl(self.fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_FUTURE_WRITE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        for place in places:
-            self._guards(place, write=True)
+        self.mend()
 
     def view(self, name: str) -> memoryview:
         """The bytes of a buffer, writable here."""
@@ -87,6 +86,11 @@ class Arena:
         """The buffer's address in this process."""
         place = self.places[name]
         return self.address + place.offset + place.lead_bytes
+
+    def mend(self) -> None:
+        """Write all guard patterns anew."""
+        for place in self.places.values():
+            self._guards(place, write=True)
 
     def damaged(self) -> list[str]:
         """Names of the buffers whose guard pattern has been written over."""
