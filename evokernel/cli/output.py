@@ -18,10 +18,10 @@ def say(text: str = "") -> None:
 
 
 def result(text: str) -> None:
-    """The result, for a person."""
+    """The result, for a person; on stderr where a program reads stdout."""
     global reported
     reported = True
-    print(text, flush=True)
+    print(text, file=sys.stderr if "--json" in sys.argv else sys.stdout, flush=True)
 
 
 def json_line(value: object) -> None:

@@ -49,6 +49,7 @@ def test_evolve_gives_a_verified_kernel_that_judge_and_export_take(folder: Path)
     search = ("evolve", "task.py", "--start", "kernel.cpp", "--candidates", "2", "--archive", "a.db", "--out", "best.cpp", "--json")
     code, out, err = run(folder, *search)
     assert code == 0, err
+    assert len(out.strip().splitlines()) == 1, "with --json stdout holds the object alone"
     found = last_object(out)
     assert set(found) == EVOLVE_KEYS and found["status"] == "verified" and found["target"] == "cpp"
     assert found["speedup_low"] <= found["speedup"] <= found["speedup_high"]
