@@ -39,3 +39,9 @@ def lane_for(own_folders: Path) -> Iterator[Callable[[Path], Lane]]:
     yield get
     for lane in lanes.values():
         lane.close()
+
+
+@pytest.fixture(scope="session")
+def build_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all builds, so that headers are precompiled once; its name breaks careless tools."""
+    return tmp_path_factory.mktemp("builds") / "a b$c:é"
