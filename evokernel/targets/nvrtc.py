@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -137,16 +138,21 @@ def compile_source(source: str, names: Sequence[str], options: Sequence[str]) ->
     Raises:
         JudgeError: the compiler does not start, or does not know the architecture or another option.
     """
-    try:
-        worker = _idle.pop()
-    except IndexError:
-        worker = _Worker()
-    compilation = worker.ask({"source": source, "names": list(names), "options": list(options)})
-    if compilation is None:
+    request: dict[str, object] = {"source": source, "names": list(names), "options": list(options)}
+    for last in (False, True):
+        started = time.monotonic()
+        try:
+            worker = _idle.pop()
+        except IndexError:
+            worker = _Worker()
+        compilation = worker.ask(request)
+        if compilation is not None:
+            _idle.append(worker)
+            return compilation
         worker.end()
-        return Compilation(False, "")
-    _idle.append(worker)
-    return compilation
+        if last or time.monotonic() - started > TIME_LIMIT_S / 2:
+            break  # the source is too much for the compiler; a worker that died early may have died of something else
+    return Compilation(False, "")
 
 
 _DIAGNOSTIC = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?:catastrophic )?error(?: #\d+(?:-D)?)?: (?P<text>.*)$")

@@ -12,6 +12,7 @@ live as long as the process: NVRTC maps them at fixed addresses. It says "ready"
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import resource
@@ -20,8 +21,9 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cuda.bindings import nvrtc
 
@@ -60,13 +62,20 @@ def answer(request: dict[str, Any], pch_folder: Path) -> dict[str, Any]:
     return reply
 
 
-def _folder() -> Path:
-    """A folder for precompiled headers, and an end to those of workers that were killed."""
-    for stale in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        owner = stale.name.removeprefix(_PREFIX).split("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
-            shutil.rmtree(stale, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+def _folder() -> tuple[Path, IO[bytes]]:
+    """A folder for precompiled headers with the lock that keeps it ours, and an end to those whose lock nobody holds any more.
+
+    Process ids would not do: workers of judges in different PID namespaces share the folder for temporary files.
+    """
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*.lock"):
+        with suppress(OSError), lock.open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink()
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    ours = Path(f"{folder}.lock").open("wb")  # noqa: SIM115 - held as long as the process lives
+    fcntl.flock(ours, fcntl.LOCK_EX)
+    return folder, ours
 
 
 def main() -> None:
@@ -76,7 +85,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     nvrtc.nvrtcSetPCHHeapSize(PCH_HEAP_BYTES)
-    folder = _folder()
+    folder, lock = _folder()
     os.chdir(folder)
     answers.write("ready\n")
     answers.flush()
@@ -91,6 +100,7 @@ def main() -> None:
             signal.alarm(0)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        Path(lock.name).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
