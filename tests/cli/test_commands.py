@@ -113,7 +113,10 @@ def marked(mark: str) -> list[int]:
 def test_ctrl_c_while_the_task_loads_ends_quickly(folder: Path) -> None:
     (folder / "slow.py").write_text("import time\ntime.sleep(300)\n")
     command = [*COMMAND, "evolve", "slow.py", "--archive", "a.db", "--json"]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a background shell has it ignored
+    )  # fmt: skip
     assert process.stderr
     for line in process.stderr:
         if "importing" in line:
