@@ -57,7 +57,8 @@ class Field:
     def rivals(self, *, prepares: bool) -> list[Baseline]:
         """The live baselines that are the fastest or close to it. One with frozen weights counts only against kernels that prepare weights, and
         starts with the first of them."""
-        if prepares and FROZEN not in self._live and FROZEN not in self.failed:
+        wanted = prepares and "compile" in self._names
+        if wanted and FROZEN not in self._live and FROZEN not in self.failed:
             self._open_all((FROZEN,))
             self._collect()
             self._measure_new()

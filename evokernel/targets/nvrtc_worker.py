@@ -73,8 +73,9 @@ def _folder() -> tuple[Path, IO[bytes]]:
             shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
             lock.unlink()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    ours = Path(f"{folder}.lock").open("wb")  # noqa: SIM115 - held as long as the process lives
+    ours = Path(f"{folder}.new").open("wb")  # noqa: SIM115 - held as long as the process lives
     fcntl.flock(ours, fcntl.LOCK_EX)
+    Path(ours.name).rename(f"{folder}.lock")  # under this name others look for it, and it is locked by then
     return folder, ours
 
 
@@ -100,7 +101,8 @@ def main() -> None:
             signal.alarm(0)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        Path(lock.name).unlink(missing_ok=True)
+        Path(f"{folder}.lock").unlink(missing_ok=True)
+        lock.close()
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def test_a_killed_run_goes_on_and_leaves_nothing_behind(folder: Path) -> None:
     mark = f"evokernel_test_{os.getpid()}"
     environment = {**os.environ, "EVOKERNEL_TEST_MARK": mark}
     process = subprocess.Popen(
-        [*COMMAND, "evolve", "task.py", "--start", "kernel.cpp", "--candidates", "3", "--archive", "a.db"], cwd=folder, env=environment,
+        [*COMMAND, "evolve", "task.py", "--start", "kernel.cpp", "--candidates", "2", "--archive", "a.db"], cwd=folder, env=environment,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr
