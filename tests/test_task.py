@@ -392,13 +392,3 @@ def test_draws_repeat_with_their_seed_and_leave_the_generators_alone(tmp_path: P
     torch.manual_seed(5)
     a, b, c = (loaded.draw(0, s).tensors["x"] for s in (1, 1, 2))
     assert torch.equal(a, b) and not torch.equal(a, c) and torch.equal(torch.rand(3), expected)
-
-
-def test_a_lazy_module_is_refused_by_name(tmp_path: Path) -> None:
-    file = tmp_path / "lazy.py"
-    file.write_text(
-        "import torch\nfrom torch import nn\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.l = nn.LazyLinear(4)\n    def forward(self, x): return self.l(x)\ndef get_inputs(): return [torch.randn(3, 5)]\n"
-    )
-    with pytest.raises(TaskError, match=r"l\.weight.*lazy"):
-        load_task(file)
