@@ -74,11 +74,15 @@ def _unshare_as_user() -> bool:
 def children(pid: int) -> list[int]:
     """The direct children of a process as /proc shows them."""
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []  # it has just ended
+    for task in tasks:
         try:
-            found += [int(child) for child in task.read_text().split()]
+            found += [int(child) for child in (task / "children").read_text().split()]
         except OSError:
-            continue
+            continue  # so has this thread
     return found
 
 
