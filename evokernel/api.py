@@ -21,6 +21,7 @@ from .judge.lane import Lane, LaneSettings
 from .kernelfile import KernelFileError, make_kernel
 from .records import Kernel, Verdict
 from .search.run import RunResult, Watcher, resume, run_search
+from .targets.driver import one_gpu
 
 DEFAULT_CANDIDATES = 40
 _JUDGE_PATIENCE = 4.0  # one kernel alone may take the time that a search does not have
@@ -32,13 +33,14 @@ class Session:
     """Where things are kept and how a task is treated, the same for every job.
 
     `archive`: the archive file (None: the user's own). `task_timeout_s`: the limit on each part of the task's own code. `force`:
-    judge a task that admission refuses; it stays marked.
+    judge a task that admission refuses; it stays marked. `device`: the GPU, a number among the visible ones or a UUID (None: the first).
     """
 
     archive: Path | None = None
     task_timeout_s: float = 60.0
     force: bool = False
     on_phase: Phase = lambda _: None
+    device: str | None = None
 
 
 def data_folder() -> Path:
@@ -84,20 +86,33 @@ def choose_target(name: str) -> targets.Target:
     raise UsageError("no target can run here. " + "; ".join(missing))
 
 
+def judge_environment(target: str, device: str | None) -> dict[str, str]:
+    """The environment of a judge and all below it: ours, and of several GPUs only its own.
+
+    Raises:
+        UsageError: no such GPU.
+    """
+    environ = dict(os.environ)
+    if target == "cuda":
+        environ["CUDA_VISIBLE_DEVICES"] = one_gpu(device, environ.get("CUDA_VISIBLE_DEVICES"))
+    return environ
+
+
 @contextmanager
 def open_lane(task: str | Path, target: str, session: Session) -> Iterator[Lane]:
     """A judge for one task, ended at the end.
 
     Raises:
-        UsageError: the cache folder cannot be made or written.
+        UsageError: the cache folder cannot be made or written, or there is no such GPU.
     """
     try:
         (cache_folder() / "builds").mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=cache_folder()).close()
     except OSError as error:
         raise UsageError(f"the cache folder {cache_folder()} cannot be written ({error.strerror}); set XDG_CACHE_HOME to another place") from error
+    environ = judge_environment(target, session.device)
     settings = LaneSettings(
-        task=str(task), target=target, cache=cache_folder(), environ=dict(os.environ), phase_limit_s=session.task_timeout_s, force=session.force
+        task=str(task), target=target, cache=cache_folder(), environ=environ, phase_limit_s=session.task_timeout_s, force=session.force
     )
     lane = Lane(settings, session.on_phase)
     try:

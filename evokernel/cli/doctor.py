@@ -29,12 +29,16 @@ class Finding:
     adds: str
 
 
-def doctor(json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def doctor(
+    measure: Annotated[bool, typer.Option("--measure", help="Measure the bandwidth and product rates of the devices, and keep them.")] = False,
+    json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
     """Say what this machine has, and what each missing part would add."""
     from ..api import cache_folder, data_folder
     from ..view.tables import table
 
     findings = [*_targets(), *_packages(), _sandbox(), _gpu(), *_keys(), _folder("archive", data_folder()), _folder("cache", cache_folder())]
+    findings += _rooflines(cache_folder(), measure=measure)
     result(table(("part", "state", "detail", "what for"), [(f.part, f.state, f.detail, f.adds) for f in findings]))
     able = any(f.part.startswith("target") and f.state == "ok" for f in findings)
     result("\nready: `evokernel evolve TASK` works here" if able else "\nno target can run here: install what is missing above")
@@ -52,6 +56,28 @@ def _targets() -> list[Finding]:
         why = target.available()
         detail = why or f"{target.compiler()}; {target.device().name}, {target.device().sm_count} cores"
         found.append(Finding(f"target {name}", "missing" if why else "ok", detail, "builds and judges kernels on this machine"))
+    return found
+
+
+def _rooflines(cache: Path, *, measure: bool) -> list[Finding]:
+    """What the devices reach; measured now, or found from before."""
+    from .. import targets
+
+    here = [t for t in map(targets.get, targets.names()) if t.available() is None]
+    if not measure and not (cache / "roofline").exists():
+        return [Finding("roofline", "note", "not measured", "`evokernel doctor --measure` lets verdicts say how much of it a kernel reaches")]
+    from ..judge import roofline
+
+    found = []
+    for target in here:
+        device = target.device()
+        rates = roofline.measure(device) if measure else roofline.read(cache, device)
+        if rates and measure:
+            roofline.write(cache, device, rates)
+        if rates:
+            products = ", ".join(f"{name} {rate:.3g} TFLOP/s" for name, rate in rates.product_tflops.items())
+            detail = f"copy {rates.copy_gbs:.0f} GB/s, products: {products}"
+            found.append(Finding(f"roofline {target.name}", "ok", detail, "what verdicts are set against"))
     return found
 
 

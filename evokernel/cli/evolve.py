@@ -18,18 +18,20 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the
 ArchivePath = Annotated[Path | None, typer.Option("--archive", metavar="PATH", help="The archive file to use (default: your own).")]
 TaskTimeout = Annotated[float, typer.Option("--task-timeout", metavar="S", help="Limit on each part of the task's own code, in seconds.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to write the best kernel.")]
+Device = Annotated[str | None, typer.Option("--device", metavar="GPU", help="A GPU's number or UUID; judge --batch takes several (0,1).")]
 Force = Annotated[bool, typer.Option("--force", help="Judge a task that admission refuses; its results stay marked.")]
 
 
 def evolve(  # noqa: PLR0913, PLR0917 - each parameter is one option of the command
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task file, or DIR:level/number in a KernelBench checkout.")],
-    target: Annotated[str, typer.Option(help="auto, or a target's name: cpp.")] = "auto",
+    target: Annotated[str, typer.Option(help="auto, cuda or cpp.")] = "auto",
     start: Annotated[Path | None, typer.Option(metavar="KERNEL", help="A kernel file to begin with.")] = None,
     candidates: Annotated[int, typer.Option(metavar="N", help="How many kernels may be measured.")] = 40,
     seconds: Annotated[float | None, typer.Option("--time", metavar="S", help="Wall time for the search, in seconds.")] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the search's decisions.")] = 0,
     archive: ArchivePath = None,
     out: Out = None,
+    device: Device = None,
     task_timeout: TaskTimeout = 60.0,
     force: Force = False,
     json: Json = False,
@@ -53,7 +55,7 @@ def evolve(  # noqa: PLR0913, PLR0917 - each parameter is one option of the comm
     say(f"evokernel {__version__}: without a model the archive's own operators search: stepping stones as they are, tunables, recombination.")
     began = time.monotonic()
     with Progress() as progress, open_archive(archive):
-        session = Session(archive=archive, task_timeout_s=task_timeout, force=force, on_phase=progress.phase)
+        session = Session(archive=archive, task_timeout_s=task_timeout, force=force, on_phase=progress.phase, device=device)
         found = run(task, settings, session, progress.event)
     _report(found, out, time.monotonic() - began, archive, as_json=json)
 
@@ -62,6 +64,7 @@ def resume(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or its first digits.")],
     archive: ArchivePath = None,
     out: Out = None,
+    device: Device = None,
     task_timeout: TaskTimeout = 60.0,
     json: Json = False,
 ) -> None:
@@ -71,7 +74,7 @@ def resume(
 
     began = time.monotonic()
     with Progress() as progress:
-        session = Session(archive=archive, task_timeout_s=task_timeout, on_phase=progress.phase)
+        session = Session(archive=archive, task_timeout_s=task_timeout, on_phase=progress.phase, device=device)
         found = resume_run(run, session, progress.event)
     _report(found, out, time.monotonic() - began, archive, as_json=json)
 
@@ -92,8 +95,9 @@ def _report(found: RunResult, out: Path | None, seconds: float, archive: Path | 
     result(summary(found, task, path))
     if as_json:
         json_line({
-            "status": status, "run": found.run_id, "kernel_id": found.best.id if found.best else None, "kernel_path": str(path) if path else None,
-            "target": run_row.target, "device": verdict.environment.device if verdict else None, **speedup_fields(verdict),
+            "status": status, "run": found.run_id, "task_id": found.task_id, "kernel_id": found.best.id if found.best else None,
+            "kernel_path": str(path) if path else None, "target": run_row.target, "device": verdict.environment.device if verdict else None,
+            **speedup_fields(verdict),
             "candidates": found.candidates, "verified": sum(found.placements.get(p, 0) for p in ("new_best", "kept")), "cost_usd": 0.0,
             "seconds": round(seconds, 3),
         })  # fmt: skip

@@ -1,4 +1,4 @@
-"""`evokernel export module`."""
+"""`evokernel export module|candidates`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ from .evolve import ArchivePath, Json, writable
 from .output import json_line, result
 
 app = typer.Typer(no_args_is_help=True, help="Take kernels out of the archive.")
-
-
-@app.callback()
-def group() -> None:
-    """Keeps `module` a subcommand while it is the only one."""
 
 
 @app.command()
@@ -42,3 +37,27 @@ def module(
     result(f"{file} written: `from {file.stem} import Model` takes the place of {for_task.name}'s Model")
     if json:
         json_line({"status": "written", "kernel_id": found.id, "task_id": for_task.id, "path": str(file)})
+
+
+@app.command()
+def candidates(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="A task file, or DIR:level/number.")],
+    kernels: Annotated[list[Path], typer.Argument(metavar="KERNEL...", help="Kernel files.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write, one line a kernel.")],
+    append: Annotated[bool, typer.Option("--append", help="Add to an existing file.")] = False,
+    json: Json = False,
+) -> None:
+    """Write kernels with their task as lines for `evokernel judge --batch`, on this machine or another."""
+    from ..batch import line_of, pack, read_candidates
+
+    there = len(read_candidates(out)) if out.exists() and append else 0
+    if out.exists() and not append:
+        raise UsageError(f"{out} exists already; choose another name or give --append")
+    lines = [line_of(c) for c in pack(task, kernels)]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    torn = there and not out.read_bytes().endswith(b"\n")
+    with out.open("ab") as file:
+        file.write((b"\n" if torn else b"") + b"".join(lines))
+    result(f"{out}: {len(lines)} candidates written, {there + len(lines)} in all; next: evokernel judge --batch {out} --out outcomes.jsonl")
+    if json:
+        json_line({"status": "written", "written": len(lines), "candidates": there + len(lines), "path": str(out)})

@@ -16,6 +16,7 @@ from ..codec import decode, encode
 from ..errors import EvokernelError, TaskError
 from ..records import Admission, Kernel
 from ..runner.processes import die_with_parent, enter_pid_namespace
+from . import tenant
 
 if TYPE_CHECKING:
     from ..task import LoadedTask
@@ -38,24 +39,30 @@ class JudgeProcess:
         threads = len(os.sched_getaffinity(0))
         # Started first, so that it imports torch while we do.
         zygote = Zygote(zygote_environment(threads, settings["environ"]), ("torch", "evokernel.runner.main", f"evokernel.targets.{target.name}"))
+        if target.name == "cuda":
+            from ..targets.driver import gpu_uuid
+
+            self._tenancy = tenant.hold(gpu_uuid(), settings["owner"], lambda: self._phase("gpu"))
         from .admission import admit
         from .baselines import baseline_names
-        from .cases import Cases
         from .field import Field
         from .funnel import Funnel
         from .workshop import Workshop
 
         loaded = self._load()
         self._phase("truth")
-        cases = Cases(loaded)
-        shop = Workshop(loaded, cases, target, zygote, Path(settings["cache"]), settings["environ"])
+        shop = Workshop(loaded, target, zygote, Path(settings["cache"]), settings["environ"])
+        cases = shop.cases
         field = Field(shop, loaded.task.options.score, tuple(settings["baselines"] or baseline_names(target.name)))
         field.start()
         checked = admit(cases, force=settings["force"]) if settings["check"] else None
         cases.prepare()  # here and not under the first candidate: the baselines are compiling meanwhile
+        _ = shop.costs
         self._phase("baselines")
         field.settle()
         self._phase("ready")
+        if shop.machine.slow_start:
+            shop.boot_runner()
         self._funnel = Funnel(shop, field)
         self._field = field
         notes = [*(checked.notes if checked else loaded.notes), *(f"baseline {n} is missing: {why}" for n, why in field.failed.items())]

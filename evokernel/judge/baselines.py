@@ -49,11 +49,11 @@ class Baseline:
         self.name = name
         self.contestant = Contestant(zygote, "evokernel.judge.baselines")
         self.seat = Seat(self.contestant, name, memory)
-        self._inputs = [memory.machine.resident(c.draw.tensors) for c in cases]
+        self._inputs = [c.placed_inputs for c in cases]
         self._refills = True  # until it is seen that it leaves its inputs alone
         self._turn = 0
         self._waiting = True
-        memory.fill_weights(cases[0].weights)
+        memory.fill_weights(cases[0].placed_weights)
         for slot in range(memory.slots):
             memory.fill_inputs(slot, self._inputs[slot % len(cases)])
         window, fds = memory.reads.exported(writable=True)

@@ -8,23 +8,18 @@ from typing import TypeVar
 
 import torch
 
-from ..channel import Message
 from ..codec import encode
 from ..kernelfile import KernelFile, KernelFileError, parse, resolve
 from ..kernelfile.steps import Plan
 from ..records import Config, ErrorRow, Kernel, Status
 from ..targets import Artifact, BuildError
-from ..task import available_bytes
 from .cases import Case
 from .contestant import Contestant, Failure, Seat
 from .memory import SLOTS, PlanMemory, plan_specs
 from .workshop import Workshop
 
-_SETUP_S = 30.0
 _LOAD_S = 30.0
-_MEMORY_SPARE_BYTES = 16 << 30  # address space beyond what torch has mapped: buffers, thread stacks, vendor libraries' workspaces
 _SCRATCH_SHARE = 0.5
-_CPU_S = 3600
 
 T = TypeVar("T")
 
@@ -78,10 +73,12 @@ class Candidate:
 
     def load(self, build: Build) -> Loaded:
         """Load a build into the runner, which is started first if there is none."""
-        runner = self._runner or self._start()
+        if self._runner is None:
+            self._runner = self.shop.runner()
+        runner = self._runner
         memory = self.shop.memory(build.variant)
         wanted = SLOTS * sum(spec.size_bytes for spec in plan_specs(build.plan))
-        if wanted > _SCRATCH_SHARE * available_bytes():
+        if wanted > _SCRATCH_SHARE * self.shop.machine.free_bytes():
             raise Failure(Status.RESOURCES, f"scratch and persisted buffers take {wanted / 2**30:.1f} GiB for {SLOTS} slots; use smaller ones")
         memory.mend()
         scratch = PlanMemory(self.shop.machine, build.plan, SLOTS)
@@ -102,9 +99,9 @@ class Candidate:
     def fill(self, loaded: Loaded, slot: int, case: Case) -> None:
         """Put a case's weights (if they are not bound) and inputs in place."""
         if loaded.weights_version != case.version:
-            loaded.prepare_us = loaded.seat.bind(case.weights, self.call_limit_s)
+            loaded.prepare_us = loaded.seat.bind(case.placed_weights, self.call_limit_s)
             loaded.weights_version = case.version
-        loaded.seat.memory.fill_inputs(slot, case.draw.tensors)
+        loaded.seat.memory.fill_inputs(slot, case.placed_inputs)
         signature = loaded.seat.memory.signature
         if any(s.varies for s in signature.scalars):
             config, scalars = loaded.build.config, case.draw.scalars
@@ -140,7 +137,7 @@ class Candidate:
         memory = loaded.seat.memory
         if odd := memory.not_bools(slot):
             raise Failure(Status.MISMATCH, f"bool output {odd[0]} holds bytes other than 0 and 1: some elements are never written")
-        if not memory.machine.seals and (changed := memory.changed(slot, case.draw.tensors, case.weights)):
+        if not memory.machine.seals and (changed := memory.changed(slot, case.placed_inputs, case.placed_weights)):
             raise Failure(Status.CHEATING, f"writes into {', '.join(changed)}: inputs and weights may only be read")
         rows, message = self.shop.cases.check(case, outputs)
         if message:
@@ -155,18 +152,6 @@ class Candidate:
         for scratch in self._scratch:
             scratch.close()
         self._scratch.clear()
-
-    def _start(self) -> Contestant:
-        self._runner = Contestant(self.shop.zygote, "evokernel.runner.main")
-        setup: Message = {
-            "op": "setup", "target": self.shop.device.target, "readable": [str(self.shop.builds)],
-            "memory_bytes": _MEMORY_SPARE_BYTES, "cpu_seconds": _CPU_S,
-        }  # fmt: skip
-        if self.shop.machine.seals:
-            setup["native"] = str(self.shop.native)
-        reply = self._runner.request(setup, _SETUP_S)
-        self.shop.sandbox = str(reply["sandbox"])
-        return self._runner
 
 
 def _valid(action: Callable[[], T]) -> T:

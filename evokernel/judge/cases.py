@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -21,11 +21,13 @@ from ..records import ErrorRow, Precision, Signature
 from ..task import Draw, LoadedTask, available_bytes
 from .compare import Budget, Measured, Place, budget_of, compare, measure
 from .inputs import OWN, InputPlan, redraw_weights, secret_seed
-from .truth import Truth, evaluate, rounded, truth_of
+from .truth import Expected, Truth, evaluate, rounded, truth_of
 
 OWN_DRAWS = 3  # of the timed variant; other variants get one
 MANTISSA_BITS = {Precision.TF32: 10, Precision.REDUCED: 7}
 _CACHE_SHARE = 4  # a quarter of the free memory
+
+Placing = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,16 @@ class Case:
         return self.source.weights[self.version]
 
     @property
+    def placed_inputs(self) -> dict[str, Tensor]:
+        """The draw's tensors where kernels run."""
+        return self.source.entry(self).placed_inputs
+
+    @property
+    def placed_weights(self) -> dict[str, Tensor]:
+        """The weights where kernels run."""
+        return self.source.placed_weights[self.version]
+
+    @property
     def truth(self) -> Truth:
         return self.source.entry(self).truth
 
@@ -57,11 +69,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Entry:
-    """The computed data of a case. `eager`: its errors by output."""
+    """The computed data of a case. `placed_*`: inputs and expected outputs where kernels run, which on a CPU are the same tensors."""
 
     draw: Draw
     truth: Truth
-    eager: dict[str, Measured]
+    placed_inputs: dict[str, Tensor]
+    placed_outputs: dict[str, Expected]
 
     @property
     def size_bytes(self) -> int:
@@ -72,20 +85,25 @@ class Cases:
     """All cases of a task. Binds weight version 0 to the task's module.
 
     Args:
-        memory_bytes: what computed cases may keep; older ones are dropped and made again when needed. Default: a quarter of what is free.
+        place: copies tensors to where kernels run, so that comparing costs no transfer.
+        memory_bytes: a quarter of it is what computed cases may keep; older ones are dropped and made again when needed. Default: what is free.
         master_seed: everything is drawn from it; default: the system's entropy.
     """
 
-    def __init__(self, loaded: LoadedTask, *, memory_bytes: int | None = None, master_seed: int | None = None) -> None:
+    def __init__(
+        self, loaded: LoadedTask, place: Placing = dict, *, memory_bytes: int | None = None, master_seed: int | None = None
+    ) -> None:
         self.loaded = loaded
+        self._place = place
         self.notes: list[str] = []
         self._master = secret_seed() if master_seed is None else master_seed
-        self._limit = available_bytes() // _CACHE_SHARE if memory_bytes is None else memory_bytes
+        self._limit = (available_bytes() if memory_bytes is None else memory_bytes) // _CACHE_SHARE
         self._entries: OrderedDict[Case, Entry] = OrderedDict()
         self._eager_abs: dict[tuple[Case, str], float] = {}
         self._trusted: dict[tuple[int, str, str], Measured] = {}  # (variant, regime, output)
         self._plans: dict[int, InputPlan] = {}
         self.weights = self._weight_versions()
+        self.placed_weights = {version: place(weights) for version, weights in self.weights.items()}
         loaded.bind(self.weights[0])
 
     def correctness(self) -> list[Case]:
@@ -123,7 +141,7 @@ class Cases:
         """One row an output, and None or what is wrong, for the outputs of a kernel by plan name."""
         signature = self.signature(case)
         budgets = self.budgets(case)
-        return compare(signature.outputs, outputs, self.entry(case).truth.outputs, budgets, Place(case.regime, case.variant, signature.inputs))
+        return compare(signature.outputs, outputs, self.entry(case).placed_outputs, budgets, Place(case.regime, case.variant, signature.inputs))
 
     def trust(self, case: Case, outputs: Mapping[str, Tensor]) -> dict[str, Measured]:
         """Count an implementation that is known to be right (torch.compile, say) into the budgets of the case's regime."""
@@ -206,7 +224,7 @@ class Cases:
         outputs = self.loaded.run(draw, case.weights)
         truth = truth_of(self.loaded, draw, case.weights, outputs, self._seed("noise", seed))
         eager = {name: measure(output, truth.outputs[name]) for name, output in outputs.items()}
-        entry = Entry(draw, truth, eager)
+        entry = Entry(draw, truth, self._place(draw.tensors), {n: e.placed(self._place) for n, e in truth.outputs.items()})
         self._entries[case] = entry
         for name, measured in eager.items():
             self._eager_abs[case, name] = measured.max_abs

@@ -69,18 +69,24 @@ def budget_of(spec: TensorSpec, trusted: Measured, eager_abs: float, tolerance_u
 
 def measure(output: Tensor, expected: Expected) -> Measured:
     """Errors of an output of any dtype and stride; NaN or Inf in the wrong place count as infinite."""
+    output = output.to(expected.value.device)
     if expected.scale is None:
         return _measure_whole(output, expected)
     ours, truth, scale = output.reshape(-1), expected.value.reshape(-1), expected.scale.reshape(-1)
     most = most_abs = squares = 0.0
-    for start in range(0, ours.numel(), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    for part in _chunks(ours):
         error = _error(ours[part], truth[part], scale[part])
         most_abs = max(most_abs, float(error.max()))
         units = error.div_(scale[part])
         most = max(most, float(units.max()))
         squares += float(torch.dot(units, units))
     return Measured(most, (squares / max(ours.numel(), 1)) ** 0.5, most_abs)
+
+
+def _chunks(flat: Tensor) -> list[slice]:
+    """Parts that stay in a CPU's cache; on a GPU, where each one costs several launches, larger ones."""
+    size = _CHUNK if flat.device.type == "cpu" else 256 * _CHUNK
+    return [slice(start, start + size) for start in range(0, flat.numel(), size)]
 
 
 def _error(ours: Tensor, truth: Tensor, scale: Tensor) -> Tensor:
@@ -110,9 +116,8 @@ def wrong_elements(output: Tensor, expected: Expected, budget: Budget) -> Tensor
         high = expected.high if expected.high is not None else expected.value
         return ((output != expected.value) & (output != high)).reshape(-1)
     ours, truth, scale = output.reshape(-1), expected.value.reshape(-1), expected.scale.reshape(-1)
-    wrong = torch.empty(ours.shape, dtype=torch.bool)
-    for start in range(0, ours.numel(), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    wrong = torch.empty(ours.shape, dtype=torch.bool, device=ours.device)
+    for part in _chunks(ours):
         error = _error(ours[part], truth[part], scale[part])
         wrong[part] = (error > scale[part].double() * budget.max_units) & (error > budget.max_abs)
     return wrong
@@ -144,10 +149,11 @@ def compare(
         found = measure(output, expected)
         passed = found.rms_units <= budget.rms_units
         if found.max_units > budget.max_units and found.max_abs > budget.max_abs:
-            wrong = wrong_elements(output, expected, budget)
+            wrong = wrong_elements(output.to(expected.value.device), expected, budget)
             if bool(wrong.any()):
                 passed = False
-                messages += describe(spec, output, expected, wrong, place.inputs)
+                here = expected.placed(lambda tensors: {name: t.cpu() for name, t in tensors.items()})
+                messages += describe(spec, output.cpu(), here, wrong.cpu(), place.inputs)
         if not passed and not messages:
             messages.append(
                 f"{spec.path} ({spec.name}): rms error {found.rms_units:.3g} units, allowed {budget.rms_units:.3g}: "

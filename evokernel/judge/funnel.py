@@ -26,7 +26,7 @@ from ..records import (
     Timing,
     Verdict,
 )
-from .bounds import bounds
+from .bounds import bounds, impossible
 from .candidate import Build, Candidate, Loaded
 from .cases import Case
 from .contestant import Failure
@@ -85,7 +85,7 @@ class TimedCandidate:
         _, outputs = self._candidate.compare(self._loaded, slot, self._cases[case_index])
         if repeatable:
             raise Failure(Status.MISMATCH, _UNREPEATABLE)
-        self._seen[case_index] = self._candidate.shop.machine.resident(outputs)
+        self._seen[case_index] = outputs
 
 
 _UNREPEATABLE = (
@@ -105,37 +105,42 @@ class Funnel:
 
     def judge(self, kernel: Kernel, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
         """The full verdict of a kernel in its default configuration (see lane.Judge). Never raises for what the candidate does."""
-        started = time.monotonic()
         progress = _Progress()
         try:
             candidate = Candidate(self.shop, kernel, self._call_limit_s)
             try:
-                return self._judge(candidate, _Race(incumbent_us, patience), progress, started)
+                return self._judge(candidate, _Race(incumbent_us, patience), progress)
             finally:
                 candidate.close()
         except Failure as failure:
+            stage, stages_s = progress.stage, progress.enter("done")
             return Verdict(
-                status=failure.status, stage=progress.stage, message=failure.message, kernel_id=kernel.id, config=progress.config,
+                status=failure.status, stage=stage, message=failure.message, kernel_id=kernel.id, config=progress.config,
                 environment=self.shop.environment(), code_hash=progress.code_hash, errors=failure.rows or tuple(progress.rows),
-                resources=progress.resources, seconds=time.monotonic() - started,
+                resources=progress.resources, seconds=sum(stages_s.values()), stages_s=stages_s,
             )  # fmt: skip
 
-    def _judge(self, candidate: Candidate, rules: _Race, progress: _Progress, started: float) -> Verdict:
-        progress.stage = "build"
+    def _judge(self, candidate: Candidate, rules: _Race, progress: _Progress) -> Verdict:
+        progress.enter("build")
         builds = [candidate.build(variant, None) for variant in range(len(self.shop.loaded.task.variants))]
         timed = builds[0]
         progress.config, progress.code_hash = timed.config, timed.artifact.code_hash
         progress.resources = timed.artifact.resources
-        progress.stage = "load"
+        progress.enter("load")
         loaded = [candidate.load(build) for build in builds]
-        progress.stage = "correctness"
+        progress.enter("correctness")
         self._correctness(candidate, loaded, progress)
-        progress.stage = "timing"
+        progress.enter("timing")
         timing = self._time(candidate, loaded[0], rules)
+        shop = self.shop
+        if reason := impossible(shop.costs, shop.device, timing):
+            raise Failure(Status.CHEATING, reason)
+        reached = bounds(shop.costs, shop.device, shop.roofline, shop.loaded.task.options.precision, timing)
+        stages_s = progress.enter("done")
         return Verdict(
             status=Status.VERIFIED, stage="done", message=_praise(timing), kernel_id=candidate.kernel.id, config=timed.config,
-            environment=self.shop.environment(), code_hash=progress.code_hash, errors=tuple(progress.rows), timing=timing,
-            resources=progress.resources, bounds=bounds(self.shop.loaded), milestone=milestone(timing), seconds=time.monotonic() - started,
+            environment=shop.environment(), code_hash=progress.code_hash, errors=tuple(progress.rows), timing=timing,
+            resources=progress.resources, bounds=reached, milestone=milestone(timing), seconds=sum(stages_s.values()), stages_s=stages_s,
         )  # fmt: skip
 
     def _correctness(self, candidate: Candidate, loaded: list[Loaded], progress: _Progress) -> None:
@@ -150,6 +155,7 @@ class Funnel:
                     raise Failure(Status.MISMATCH, _UNREPEATABLE)
 
     def _time(self, candidate: Candidate, loaded: Loaded, rules: _Race) -> Timing:
+        self.shop.settle_runner()
         cases = self.shop.cases.timed()
         loaded.weights_version = -1
         entrant = TimedCandidate(candidate, loaded, cases)
@@ -157,14 +163,19 @@ class Funnel:
         rivals = self.field.rivals(prepares=prepares)
         score = self.field.score
         limit = _OUT_OF_RACE * rules.incumbent_us if rules.incumbent_us else math.inf
-        seconds = self.shop.machine.race_s * rules.patience
-        races = {r.name: race(entrant, r, score, seconds=seconds / len(rivals), out_of_race_us=limit) for r in rivals}
+        machine = self.shop.machine
+        seconds = machine.race_s * rules.patience
+        races = {
+            r.name: race(entrant, r, score, seconds=seconds / len(rivals), out_of_race_us=limit, steady=machine.steady) for r in rivals
+        }
         scored = self._mode_timing(score, races, prepares=prepares)
         other = "warm" if score == "cold" else "cold"
         rival = next(r for r in rivals if r.name == scored.fastest.name) if scored.fastest.live else rivals[0]
-        beside = race(entrant, rival, other, seconds=_BESIDE_SHARE * seconds)
+        lost = scored.median_us > limit
+        beside = race(entrant, rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf, steady=machine.steady)
         modes = (scored, self._mode_timing(other, {rival.name: beside}, prepares=prepares))
-        return Timing(score=score, modes=modes, prepare_us=loaded.prepare_us if prepares else 0.0)
+        void = sum(r.void_blocks for r in (*races.values(), beside))
+        return Timing(score, modes, loaded.prepare_us if prepares else 0.0, void, machine.clock_mhz())
 
     def _mode_timing(self, mode: str, races: dict[str, Race], *, prepares: bool) -> ModeTiming:
         """Times of one mode. Baselines that were not raced have their cached time, scaled by the drift of the one that was raced first."""
@@ -198,6 +209,7 @@ class Funnel:
             loaded = candidate.load(build)
             for case in self.shop.cases.screening():
                 candidate.check(loaded, 0, case)
+            self.shop.settle_runner()
             entrant = TimedCandidate(candidate, loaded, self.shop.cases.timed())
             times_us = [entrant.run(self.field.score) for _ in range(_SCREEN_CALLS + 1)][1:]
         except Failure as failure:
@@ -220,10 +232,19 @@ class _Progress:
 
     def __init__(self) -> None:
         self.stage = "parse"
+        self._since = time.monotonic()
+        self._stages_s: dict[str, float] = {}
         self.config: Config = {}
         self.code_hash = ""
         self.rows: list[ErrorRow] = []
         self.resources: Resources | None = None
+
+    def enter(self, stage: str) -> dict[str, float]:
+        """Go on to a stage; the seconds that those before it took."""
+        now = time.monotonic()
+        self._stages_s[self.stage] = now - self._since
+        self.stage, self._since = stage, now
+        return self._stages_s
 
 
 def _attempt(candidate: Candidate, config: Config) -> Build | Failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,12 +16,13 @@ from ..codec import Json, decode, encode
 from ..errors import ArchiveError, EvokernelError, JudgeError, ModelError, TaskError, UsageError
 from ..records import Admission, Config, Kernel, Screen, Task, Verdict
 from ..runner.processes import kill_tree
+from . import tenant
 from .capture import Capture
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 # The truth needs large temporaries (huge pages make them 1.6 times quicker) and must not spin on cores that others use.
 _JUDGE_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1", "OMP_WAIT_POLICY": "passive"}
-_OWN_PHASES_S = {"start": 120.0, "truth": 600.0, "baselines": 600.0, "ready": 60.0}
+_OWN_PHASES_S = {"start": 120.0, "truth": 600.0, "baselines": 600.0, "ready": 60.0, "gpu": tenant.WAIT_S + 60.0}
 _JUDGING_S = 900.0
 _ERRORS = {e.__name__: e for e in (TaskError, JudgeError, ModelError, ArchiveError, UsageError)}
 _DOING = {"import": "importing the task file", "init": "constructing Model", "inputs": "get_inputs()", "forward": "Model.forward"}
@@ -154,6 +156,7 @@ class Lane:
         self._channel.send({
             "task": settings.task, "target": settings.target, "cache": str(settings.cache), "force": settings.force,
             "check": self._admission is None, "environ": environ, "baselines": settings.baselines,
+            "owner": f"process {os.getpid()}",  # outside of the judge's namespace, where it can be found
         })  # fmt: skip
 
     def _admit(self) -> None:

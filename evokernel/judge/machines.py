@@ -12,10 +12,13 @@ import torch
 from ..codec import Json, encode
 from ..runner.buffers import GUARD_BYTE, Arena, Place, lay_out
 from ..runner.gpu import cuda_checked, gpu_bytes
+from ..targets.nvml import ClockWatch
+from ..task import available_bytes
 
 Sizes = Iterable[tuple[str, int]]
 _GPU_UNIT_BYTES = 2 << 20  # smaller CUDA allocations can share a block, and exporting one would show its neighbours
 _L2_TIMES = 4
+_CLOCK_DRIFT = 0.05
 
 
 class SharedArena(Protocol):
@@ -45,10 +48,21 @@ class Machine(Protocol):
     Attributes:
         seals: the other side cannot write what it may only read; otherwise the judge compares afterwards.
         race_s: wall time of a race in the scored mode, in seconds: quiet machines need less.
+        slow_start: a runner takes so long to start that the next one is started ahead of its kernel.
     """
 
     seals: bool
     race_s: float
+    slow_start: bool
+
+    def free_bytes(self) -> int:
+        """Memory that is free for buffers and data."""
+
+    def steady(self) -> bool:
+        """Whether the clock has stayed what it was, and unthrottled, since the last look. True where nothing tells."""
+
+    def clock_mhz(self) -> int:
+        """The clock at the last look; 0 where nothing tells."""
 
     def arena(self, sizes: Sizes, *, sealed: bool) -> SharedArena:
         """Memory for buffers of the given names and sizes in bytes."""
@@ -59,8 +73,8 @@ class Machine(Protocol):
     def settle(self) -> None:
         """Wait until everything filled, poisoned or flushed so far is in place."""
 
-    def resident(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The same tensors on the device, to be copied from again and again."""
+    def place(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The same tensors on the device, to be copied from and compared with again and again."""
 
 
 class HostArena:
@@ -102,10 +116,20 @@ class HostMachine:
 
     seals = True
     race_s = 1.0
+    slow_start = False
 
     def __init__(self, native: Path) -> None:
         self._flush = ctypes.CDLL(str(native)).evokernel_flush
         self._flush.argtypes, self._flush.restype = [ctypes.c_void_p, ctypes.c_uint64], None
+
+    def free_bytes(self) -> int:
+        return available_bytes()
+
+    def steady(self) -> bool:
+        return True
+
+    def clock_mhz(self) -> int:
+        return 0
 
     def arena(self, sizes: Sizes, *, sealed: bool) -> SharedArena:
         return HostArena(sizes, sealed=sealed)
@@ -117,7 +141,7 @@ class HostMachine:
     def settle(self) -> None:
         return None
 
-    def resident(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def place(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return dict(tensors)
 
 
@@ -141,15 +165,15 @@ class GpuArena:
         return self._block[start : start + place.size_bytes]
 
     def damaged(self) -> list[str]:
-        return [name for name, place in self.places.items() if not self._intact(place)]
+        guards = [guard for place in self.places.values() for guard in self._guards(place)]
+        if not guards or bool((torch.cat(guards) == GUARD_BYTE).all()):  # one look at all of them: each look waits for the GPU
+            return []
+        return [n for n, place in self.places.items() if not all(bool((guard == GUARD_BYTE).all()) for guard in self._guards(place))]
 
     def mend(self) -> None:
         for place in self.places.values():
             for guard in self._guards(place):
                 guard.fill_(GUARD_BYTE)
-
-    def _intact(self, place: Place) -> bool:
-        return all(bool((guard == GUARD_BYTE).all()) for guard in self._guards(place))
 
     def _guards(self, place: Place) -> tuple[torch.Tensor, torch.Tensor]:
         start = place.offset + place.lead_bytes
@@ -171,9 +195,26 @@ class GpuMachine:
 
     seals = False
     race_s = 0.4
+    slow_start = True
 
     def __init__(self, l2_bytes: int) -> None:
+        from cuda.bindings import runtime
+
         self._sweep = torch.empty(max(_L2_TIMES * l2_bytes, 64 << 20), dtype=torch.uint8, device="cuda")
+        self._watch = ClockWatch(cuda_checked(runtime.cudaDeviceGetPCIBusId(32, 0)).decode().strip("\0"))
+        self._clocks = self._watch.look()
+
+    def free_bytes(self) -> int:
+        return min(available_bytes(), int(torch.cuda.mem_get_info()[0]))
+
+    def steady(self) -> bool:
+        before, self._clocks = self._clocks, self._watch.look()
+        if before is None or self._clocks is None:
+            return True
+        return not self._clocks.throttled and abs(self._clocks.mhz - before.mhz) <= _CLOCK_DRIFT * before.mhz
+
+    def clock_mhz(self) -> int:
+        return self._clocks.mhz if self._clocks else 0
 
     def arena(self, sizes: Sizes, *, sealed: bool) -> SharedArena:
         return GpuArena(sizes)
@@ -185,5 +226,5 @@ class GpuMachine:
     def settle(self) -> None:
         torch.cuda.synchronize()
 
-    def resident(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def place(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {name: _moved(tensor) for name, tensor in tensors.items()}

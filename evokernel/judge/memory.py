@@ -84,9 +84,9 @@ class TaskMemory:
         return [name for name in bools if bool((self.writes.raw(slotted(name, slot)) > 1).any())]
 
     def outputs(self, slot: int) -> dict[str, torch.Tensor]:
-        """Copies of a slot's outputs on the host, in their shapes and strides."""
+        """Copies of a slot's outputs where they are, in their shapes and strides."""
         return {
-            spec.name: self._outputs[slotted(spec.name, slot)].to("cpu", copy=True).as_strided(spec.shape, spec.stride)
+            spec.name: self._outputs[slotted(spec.name, slot)].clone().as_strided(spec.shape, spec.stride)
             for spec in self.signature.outputs
         }
 

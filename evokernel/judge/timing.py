@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,11 +32,12 @@ class Entrant(Protocol):
 
 @dataclass(frozen=True)
 class Race:
-    """The result of racing two entrants: all call times in microseconds, in order, and the ratio baseline / candidate."""
+    """The result of racing two entrants: all call times in microseconds, in order, the ratio baseline / candidate, and how many blocks were void."""
 
     candidate_us: tuple[float, ...]
     baseline_us: tuple[float, ...]
     speedup: Interval
+    void_blocks: int = 0
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
@@ -56,12 +57,15 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     return Interval(ordered[rank], middle, ordered[n - 1 - rank])
 
 
-def race(candidate: Entrant, baseline: Entrant, mode: str, *, seconds: float, out_of_race_us: float = math.inf) -> Race:
+def race(
+    candidate: Entrant, baseline: Entrant, mode: str, *, seconds: float, out_of_race_us: float = math.inf, steady: Callable[[], bool] = lambda: True
+) -> Race:
     """Race until the interval is 1 % wide, the candidate is clearly out of the race, or the time is up.
 
     Args:
         seconds: budget of wall time, everything between the calls included.
         out_of_race_us: stop early once the candidate's median is above this.
+        steady: whether nothing has disturbed the device since it was asked last; blocks that were disturbed are void, as long as half are not.
     """
     a_us: list[float] = []
     b_us: list[float] = []
@@ -69,8 +73,13 @@ def race(candidate: Entrant, baseline: Entrant, mode: str, *, seconds: float, ou
     for entrant in (candidate, baseline):
         entrant.run(mode)
     start = time.monotonic()
+    void = 0
+    steady()
     while True:
         block = [e.run(mode) for e in (candidate, baseline, baseline, candidate)]
+        if not steady() and void <= len(ratios):
+            void += 1
+            continue
         a_us += [block[0], block[3]]
         b_us += [block[1], block[2]]
         ratios.append((block[1] + block[2]) / (block[0] + block[3]))
@@ -79,7 +88,7 @@ def race(candidate: Entrant, baseline: Entrant, mode: str, *, seconds: float, ou
         narrow = speedup.high - speedup.low <= STOP_WIDTH * speedup.mid
         lost = len(ratios) >= FEW_BLOCKS and (statistics.median(a_us) > out_of_race_us or used > PATIENCE * seconds)
         if lost or narrow or (len(ratios) >= MIN_BLOCKS and used >= seconds):
-            return Race(tuple(a_us), tuple(b_us), speedup)
+            return Race(tuple(a_us), tuple(b_us), speedup, void)
 
 
 def quantile(values: Sequence[float], q: float) -> float:

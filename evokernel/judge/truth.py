@@ -9,7 +9,7 @@ measured in that scale (see compare.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -73,6 +73,12 @@ class Expected:
     value: Tensor
     scale: Tensor | None = None
     high: Tensor | None = None
+
+    def placed(self, place: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]) -> Expected:
+        """The same with its tensors copied by `place`; `value` and `high` stay one tensor where they are one."""
+        kept = {name: t for name, t in vars(self).items() if t is not None and not (name == "high" and t is self.value)}
+        moved = place(kept)
+        return Expected(moved["value"], moved.get("scale"), moved["value"] if self.high is self.value else moved.get("high"))
 
     @property
     def size_bytes(self) -> int:

@@ -16,11 +16,18 @@ from .. import targets
 from ..errors import JudgeError
 from ..records import PROTOCOL, Device, Environment, digest
 from ..task import LoadedTask
+from .bounds import Costs, costs
 from .cases import Cases
+from .contestant import Contestant, Failure
 from .machines import GpuMachine, HostMachine, Machine
 from .memory import SLOTS, TaskMemory
+from .roofline import Roofline
+from .roofline import read as read_roofline
 from .zygotes import Zygote
 
+_SETUP_S = 30.0
+_MEMORY_SPARE_BYTES = 16 << 30  # address space beyond what torch has mapped: buffers, thread stacks, vendor libraries' workspaces
+_CPU_S = 3600
 _NATIVE_SOURCE = Path(__file__).parent.parent / "runner" / "native.cpp"
 
 
@@ -32,17 +39,17 @@ class Workshop:
         environ: the environment of baselines, which run the user's own code.
     """
 
-    def __init__(
-        self, loaded: LoadedTask, cases: Cases, target: targets.Target, zygote: Zygote, cache: Path, environ: Mapping[str, str]
-    ) -> None:
+    def __init__(self, loaded: LoadedTask, target: targets.Target, zygote: Zygote, cache: Path, environ: Mapping[str, str]) -> None:
         self.loaded = loaded
-        self.cases = cases
         self.target = target
         self.zygote = zygote
         self.cache = cache
         self.environ = {**environ, "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor")}
         self.sandbox = ""
+        self.cases = Cases(loaded, self.machine.place, memory_bytes=self.machine.free_bytes())
         self._memories: dict[int, TaskMemory] = {}
+        self._next_runner: Contestant | None = None
+        self._settled = False
 
     @cached_property
     def device(self) -> Device:
@@ -65,6 +72,43 @@ class Workshop:
             self._memories[variant] = TaskMemory(self.machine, signature, sealed=True, slots=SLOTS)
         return self._memories[variant]
 
+    def runner(self) -> Contestant:
+        """A confined process that no kernel has been in yet.
+
+        Raises:
+            JudgeError: it does not start.
+        """
+        for _ in range(2):
+            self.boot_runner()
+            why = self.settle_runner()
+            runner, self._next_runner = self._next_runner, None
+            if runner is not None:
+                if self.machine.slow_start:
+                    self.boot_runner()
+                return runner
+        raise JudgeError(f"the process that a kernel runs in does not start: {why}")
+
+    def boot_runner(self) -> None:
+        """Have the next runner started, without waiting for it."""
+        if self._next_runner is None:
+            self._next_runner, self._settled = Contestant(self.zygote, "evokernel.runner.main"), False
+            native = str(self.native) if self.machine.seals else ""
+            self._next_runner.post({
+                "op": "setup", "target": self.device.target, "readable": [str(self.builds)], "native": native,
+                "memory_bytes": _MEMORY_SPARE_BYTES, "cpu_seconds": _CPU_S,
+            })  # fmt: skip
+
+    def settle_runner(self) -> str:
+        """Wait until the next runner, if one was booted, has started and is quiet: nothing is timed while it does. Says why it failed."""
+        if self._next_runner is not None and not self._settled:
+            try:
+                self.sandbox = str(self._next_runner.collect(_SETUP_S)["sandbox"])
+                self._settled = True
+            except Failure as failure:
+                self._next_runner = None
+                return failure.message
+        return ""
+
     @cached_property
     def versions(self) -> dict[str, str]:
         found = {"torch": torch.__version__, "numpy": numpy.__version__, "python": platform.python_version()}
@@ -75,6 +119,16 @@ class Workshop:
     def environment(self) -> Environment:
         """Where verdicts of this process are made."""
         return Environment(self.device.name, self.device.architecture, self.target.compiler(), self.sandbox, self.versions)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What the task costs at least."""
+        return costs(self.cases)
+
+    @cached_property
+    def roofline(self) -> Roofline | None:
+        """The device's measured rates, if `evokernel doctor --measure` was run here."""
+        return read_roofline(self.cache, self.device)
 
     @property
     def builds(self) -> Path:

@@ -17,7 +17,8 @@ _RUNNER_MESSAGE_BYTES = 4 << 20
 _NEVER_TRIM_BYTES = 1 << 34
 
 
-_PASSED = ("HOME", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")  # what finds packages, libraries and the device
+# What finds packages, libraries and the device.
+_PASSED = ("HOME", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 
 def zygote_environment(threads: int, environ: Mapping[str, str]) -> dict[str, str]:

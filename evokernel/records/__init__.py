@@ -4,6 +4,7 @@ Times are microseconds (`*_us`), sizes bytes (`*_bytes`), strides elements, dtyp
 ("float32"). Everything here is plain data and passes through `codec.encode` and `codec.decode` unchanged, NaN and Inf included.
 """
 
+from .batch import BatchCandidate, BatchOutcome, TaskFile
 from .run import (
     Attempt,
     Kernel,
@@ -44,6 +45,7 @@ from .verdict import (
     Status,
     Timing,
     Verdict,
+    unjudged,
 )
 
 __all__ = [
@@ -53,6 +55,8 @@ __all__ = [
     "Admission",
     "Attempt",
     "BaselineTime",
+    "BatchCandidate",
+    "BatchOutcome",
     "Bounds",
     "Config",
     "Device",
@@ -76,10 +80,12 @@ __all__ = [
     "Signature",
     "Status",
     "Task",
+    "TaskFile",
     "TensorSpec",
     "Timing",
     "Verdict",
     "config_key",
     "contiguous_stride",
     "digest",
+    "unjudged",
 ]

@@ -192,7 +192,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Device:
-    """What plans may ask of a device. On the CPU `sm_count` is the number of cores judged on and `smem_per_block` is 0."""
+    """What plans may ask of a device, and its peak memory bandwidth in 1e9 bytes a second (0: not known). On the CPU `sm_count` is the number of
+    cores judged on and `smem_per_block` is 0."""
 
     name: str
     target: str
@@ -202,6 +203,7 @@ class Device:
     regs_per_sm: int = 0
     smem_per_block: int = 0
     l2_bytes: int = 0
+    bandwidth_gbs: float = 0.0
 
 
 def digest(*parts: str) -> str:

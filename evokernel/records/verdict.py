@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from .task import Config, Device, Task
@@ -82,11 +82,14 @@ class ModeTiming:
 
 @dataclass(frozen=True)
 class Timing:
-    """All times of a verified kernel. `score` names the mode whose lower bound counts. `prepare_us`: weight preparation, off the clock."""
+    """All times of a verified kernel. `score` names the mode whose lower bound counts. `prepare_us`: weight preparation, off the clock.
+    `void_blocks`: pairs of calls thrown away because the clock moved or was throttled meanwhile; `clock_mhz`: the GPU's clock (0: not known)."""
 
     score: str
     modes: tuple[ModeTiming, ...]
     prepare_us: float = 0.0
+    void_blocks: int = 0
+    clock_mhz: int = 0
 
     @property
     def scored(self) -> ModeTiming:
@@ -95,18 +98,24 @@ class Timing:
 
 @dataclass(frozen=True)
 class Resources:
-    """What the compiler made: sizes in bytes, instruction features ("avx2", "fma", "gather" ...)."""
+    """What the compiler made: sizes in bytes, instruction features ("avx2", "fma", "gather" ...). `occupancy`: the share of a multiprocessor's
+    threads that can be resident, in the launch that has the fewest (0 on a CPU)."""
 
     code_bytes: int = 0
     registers: int = 0
     spill_bytes: int = 0
     shared_bytes: int = 0
     features: tuple[str, ...] = ()
+    occupancy: float = 0.0
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Compulsory traffic of the task (inputs that matter and outputs, bytes) and the reference's work, as fractions reached (0 = unknown)."""
+    """What the task costs at least, and the fractions of it that a kernel reaches (0: not known).
+
+    Traffic: bytes of the inputs that matter and of the outputs, against the device's peak bandwidth, in the cold mode. Work: the reference's
+    multiply-adds in FLOP, against the measured rate of a matrix product (`evokernel doctor --measure`); algebra may save work, so it can pass 1.
+    """
 
     traffic_bytes: int = 0
     traffic_fraction: float = 0.0
@@ -131,7 +140,8 @@ class Verdict:
     """The judge's whole answer about one kernel in one configuration.
 
     A time exists only if the kernel is verified. `milestone`: -1 wrong, 1 correct, 2 faster than eager, 3 faster than every
-    baseline by 5 % (lower bounds). `stage` is the last stage reached: parse, build, load, correctness, timing, done.
+    baseline by 5 % (lower bounds). `stage` is the last stage reached: parse, build, load, correctness, timing, done; `stages_s` says how
+    long each took.
     """
 
     status: Status
@@ -147,6 +157,7 @@ class Verdict:
     bounds: Bounds | None = None
     milestone: int = -1
     seconds: float = 0.0
+    stages_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.timing is not None) != (self.status is Status.VERIFIED):
@@ -168,6 +179,12 @@ class Verdict:
         """Lower bound of the log speedup against the fastest baseline; -inf when not verified."""
         speedup = self.speedup
         return math.log(speedup.low) if speedup and speedup.low > 0 else -math.inf
+
+
+def unjudged(device: Device, status: Status, message: str) -> Verdict:
+    """The verdict of a text that is no kernel file, or of none at all."""
+    here = Environment(device.name, device.architecture, compiler="", sandbox="", versions={})
+    return Verdict(status, "parse", message, kernel_id="", config={}, environment=here)
 
 
 @dataclass(frozen=True)

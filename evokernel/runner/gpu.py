@@ -60,12 +60,15 @@ class GraphedCall:
     def __init__(self, steps: Callable[[], object], on_stream: Callable[[int], None] = lambda _: None) -> None:
         self._stream = torch.cuda.Stream()
         on_stream(self._stream.cuda_stream)
+        self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
             steps()  # once outside: libraries and modules load on first use, which cannot be captured
-        self._stream.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=self._stream):
-            self._kept = steps()
+            self._stream.synchronize()
+            self._graph.capture_begin()  # torch.cuda.graph would collect garbage first, which takes longer than all the rest
+            try:
+                self._kept = steps()
+            finally:
+                self._graph.capture_end()
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
 
     def run(self) -> float:

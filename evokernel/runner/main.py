@@ -139,6 +139,7 @@ class Runner:
         self._channel = channel
         self._plans: dict[str, LoadedPlan] = {}
         self._scrub: Callable[[], object] = lambda: None
+        self._gpu_windows: dict[str, AnyWindow] = {}  # by handle: opening one takes longer than all else of loading
 
     def serve(self) -> None:
         """Set up, then answer until the judge hangs up."""
@@ -190,10 +191,19 @@ class Runner:
         plan = decode(Plan, request["resolved"])
         vendor.set_precision(Precision(request["precision"]))
         specs = {spec.name: spec for spec in (decode(TensorSpec, s) for s in request["specs"])}
-        windows = [open_window(window, fds) for window in request["windows"]]
+        windows = [self._window(window, fds) for window in request["windows"]]
         program = targets.get(plan.target).load(decode(targets.Artifact, request["artifact"]))
         loaded = self._plans[request["plan"]] = LoadedPlan(plan, program, specs, windows, self._scrub)
         return {"ranges": loaded.ranges}
+
+    def _window(self, window: Message, fds: list[int]) -> AnyWindow:
+        handle = window.get("handle", "")
+        if handle not in self._gpu_windows:
+            opened = open_window(window, fds)
+            if not handle:
+                return opened
+            self._gpu_windows[handle] = opened
+        return self._gpu_windows[handle]
 
 
 AnyWindow = Window | GpuWindow

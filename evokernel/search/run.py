@@ -21,7 +21,7 @@ from ..errors import ArchiveError, UsageError
 from ..judge.lane import Judge
 from ..kernelfile import KernelFileError, make_kernel
 from ..operators import Answering, OperatorContext, Parent
-from ..records import Admission, Attempt, Environment, Kernel, Proposal, Reply, Status, Verdict
+from ..records import Admission, Attempt, Environment, Kernel, Proposal, Reply, Status, Verdict, unjudged
 from . import policy
 from .policy import START, TRANSPLANT, Stop
 from .state import Member, Pending, State, fold
@@ -168,13 +168,13 @@ class _Session:
 
     def _judged(self, proposal: Proposal, reply: Reply, admission: Admission) -> Logged:
         task, target = admission.task, self.state.started.settings.target
-        kernel, verdict = None, _no_kernel(admission, Status.NO_KERNEL, reply.note)
+        kernel, verdict = None, unjudged(admission.device, Status.NO_KERNEL, reply.note)
         if reply.text is not None:
             try:
                 kernel = make_kernel(reply.text, target)
                 verdict = self._measured(kernel, task.id)
             except KernelFileError as error:
-                verdict = _no_kernel(admission, Status.INVALID, str(error))
+                verdict = unjudged(admission.device, Status.INVALID, str(error))
         return self._archive.record(Attempt(proposal, reply, kernel, verdict), task, self._log, self._elapsed_s())
 
     def _measured(self, kernel: Kernel, task_id: str) -> Verdict:
@@ -214,9 +214,3 @@ def _storable(reply: Reply) -> Reply:
     if reply.text is not None and reply.text.encode("utf-8", "replace").decode() != reply.text:
         return replace(reply, text=None, note=f"the answer is not valid Unicode (half of a surrogate pair); {note}")
     return replace(reply, note=note)
-
-
-def _no_kernel(admission: Admission, status: Status, message: str) -> Verdict:
-    device = admission.device
-    here = Environment(device.name, device.architecture, compiler="", sandbox="", versions={})
-    return Verdict(status, "parse", message, kernel_id="", config={}, environment=here)

@@ -5,6 +5,7 @@ Compiling needs neither a GPU nor a driver nor a CUDA toolkit; `build_for` compi
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import tempfile
@@ -30,7 +31,8 @@ FLAGS = {
     "use_fast_math": "-use_fast_math", "ftz": "-ftz=", "fmad": "-fmad=", "prec_div": "-prec-div=", "prec_sqrt": "-prec-sqrt=",
     "extra_device_vectorization": "-extra-device-vectorization", "maxrregcount": "-maxrregcount=",
 }  # fmt: skip
-_REGISTERS_PER_BLOCK, _REGISTER_UNIT, _WARP = 65536, 256, 32
+_REGISTERS_PER_BLOCK, _REGISTER_UNIT, _WARP, _BLOCKS_PER_SM = 65536, 256, 32, 32
+_RESERVED_SMEM_BYTES = 1024  # of each block, by the system
 
 
 @dataclass(frozen=True)
@@ -174,9 +176,10 @@ def _finished(build: Build, cubin: Path, plan: Plan, dtypes: dict[str, str], dev
             raise _at(launch, plan, problem)
         launches.append(codec.dumps(CudaLaunch(entry.symbol, "".join(p.code or "P" for p in wanted), launch.grid)))
     entries = build.entries
+    occupancies = [_occupancy(launch.grid, entry, device) for launch, entry in zip(plan.launches, entries, strict=True) if launch.grid]
     resources = Resources(
         build.code_bytes, max((e.registers for e in entries), default=0), max((e.local_bytes for e in entries), default=0),
-        max((e.shared_bytes for e in entries), default=0), build.features,
+        max((e.shared_bytes for e in entries), default=0), build.features, min(occupancies, default=0.0),
     )  # fmt: skip
     return Artifact(str(cubin), digest(build.code_hash, canonical_plan(plan)), resources, tuple(launches))
 
@@ -189,12 +192,10 @@ def _at(launch: Launch, plan: Plan, problem: str) -> BuildError:
 
 def _limit(grid: Grid, entry: Entry, device: Device) -> str | None:
     """What of a launch this kernel and device cannot give, None when it fits."""
-    x, y, z = grid.block
-    threads = x * y * z
+    threads = math.prod(grid.block)
     if entry.max_threads and threads > entry.max_threads:
         return f"a block of {threads} threads, but the kernel is declared for at most {entry.max_threads} (__launch_bounds__)"
-    per_warp = -(-entry.registers * _WARP // _REGISTER_UNIT) * _REGISTER_UNIT
-    if per_warp * -(-threads // _WARP) > _REGISTERS_PER_BLOCK:
+    if _block_registers(threads, entry) > _REGISTERS_PER_BLOCK:
         return (
             f"a block of {threads} threads with {entry.registers} registers each needs more than the {_REGISTERS_PER_BLOCK} registers "
             "of a multiprocessor; use smaller blocks, or __launch_bounds__(threads)"
@@ -212,3 +213,19 @@ def _limit(grid: Grid, entry: Entry, device: Device) -> str | None:
     if grid.cluster and device.architecture < "sm_90" and len(device.architecture) == 5:
         return f"clusters need sm_90 or newer; this is {device.architecture}"
     return None
+
+
+def _block_registers(threads: int, entry: Entry) -> int:
+    """Registers a block takes: they are given to whole warps, in units."""
+    return -(-entry.registers * _WARP // _REGISTER_UNIT) * _REGISTER_UNIT * -(-threads // _WARP)
+
+
+def _occupancy(grid: Grid, entry: Entry, device: Device) -> float:
+    """The share of a multiprocessor's threads that this launch can keep resident (CUDA programming guide, "Compute Capabilities")."""
+    threads = -(-math.prod(grid.block) // _WARP) * _WARP
+    shared = entry.shared_bytes + grid.smem_bytes + _RESERVED_SMEM_BYTES
+    blocks = min(
+        device.max_threads_per_sm // threads, device.regs_per_sm // max(_block_registers(threads, entry), 1),
+        (device.smem_per_block + _RESERVED_SMEM_BYTES) // shared, _BLOCKS_PER_SM,
+    )  # fmt: skip
+    return blocks * threads / device.max_threads_per_sm

@@ -174,6 +174,21 @@ class LoadedTask:
             result, after = forward(self.model, self._slots, args, kwargs)
         return self._outputs(draw.variant, list(leaves(result, "out", "output")), after)
 
+    def gradients(self, draw: Draw, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """By floating input, the gradient of a random weighting of all outputs; inputs without one, and tasks autograd cannot follow, are missing."""
+        leaf = {n: compact(t).requires_grad_() for n, t in draw.tensors.items() if t.is_floating_point()}
+        args, kwargs = self.arguments(draw.replace(leaf))
+        try:
+            with self.bound(weights), torch.enable_grad(), pristine(self.model, self._slots), user_code("forward()", self.task.path):
+                found = [v.value for v in leaves(self.model(*args, **kwargs), "out", "output") if isinstance(v.value, Tensor)]
+                total = sum((t.double() * torch.rand_like(t, dtype=torch.float64)).sum() for t in found if t.requires_grad)
+                if not isinstance(total, Tensor):
+                    return {}
+                gradients = torch.autograd.grad(total, list(leaf.values()), allow_unused=True)
+        except (TaskError, RuntimeError):
+            return {}
+        return {n: g for n, g in zip(leaf, gradients, strict=True) if g is not None and bool(g.isfinite().all())}
+
     def _outputs(self, variant: int, found: list[Leaf], after: dict[str, Tensor]) -> dict[str, Tensor]:
         shape = self._shapes[variant]
         if [f.path for f in found if isinstance(f.value, Tensor)] != list(shape.outputs):

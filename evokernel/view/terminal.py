@@ -18,7 +18,7 @@ from ..search.state import State
 _PHASES = {
     "import": "importing the task", "init": "constructing Model", "inputs": "drawing inputs", "forward": "running the reference",
     "truth": "computing the truth in float64 and trying trivial candidates", "baselines": "compiling and timing the baselines",
-    "ready": "ready to judge",
+    "ready": "ready to judge", "gpu": "waiting for the GPU: another judge holds it",
 }  # fmt: skip
 
 
@@ -52,7 +52,7 @@ class Progress:
         self._last = text
         if self._spinner:
             self._spinner.update(text)
-        elif name in ("import", "truth", "baselines", "ready"):
+        elif name in ("import", "truth", "baselines", "ready", "gpu"):
             self._print(text)
 
     def event(self, logged: Logged, state: State) -> None:
@@ -103,7 +103,7 @@ def summary(found: RunResult, task: Task, path: Path | None) -> str:
         lines += [
             f"written to {path}",
             f"next: evokernel archive lineage {found.best.id[:8]}",
-            f"      evokernel export module {found.best.id[:8]} {task.name}_fast.py",
+            f"      evokernel export module {found.best.id[:8]} {task.name}_fast.py --task {task.id[:8]}",
         ]
     if found.resumable:
         lines.append(f"go on with: evokernel resume {found.run_id}")

@@ -15,7 +15,7 @@ import pytest
 COMMAND = [sys.executable, "-c", "from evokernel.cli import main; main()"]
 FIXTURES = Path(__file__).parent.parent / "cheats"
 EVOLVE_KEYS = {
-    "status", "run", "kernel_id", "kernel_path", "target", "device", "speedup", "speedup_low", "speedup_high", "baseline", "baselines_us",
+    "status", "run", "task_id", "kernel_id", "kernel_path", "target", "device", "speedup", "speedup_low", "speedup_high", "baseline", "baselines_us",
     "time_us", "candidates", "verified", "cost_usd", "seconds",
 }  # fmt: skip
 JUDGE_KEYS = {
@@ -61,7 +61,7 @@ def test_evolve_gives_a_verified_kernel_that_judge_and_export_take(folder: Path)
     verdict = last_object(out)
     assert set(verdict) == JUDGE_KEYS and verdict["status"] == "verified" and verdict["milestone"] >= 1
 
-    code, out, err = run(folder, "export", "module", found["kernel_id"][:8], "fast.py", "--archive", "a.db")
+    code, out, err = run(folder, "export", "module", found["kernel_id"][:8], "fast.py", "--task", found["task_id"], "--archive", "a.db")
     assert code == 0, err
     assert "class Model" in (folder / "fast.py").read_text()
 
@@ -133,6 +133,14 @@ def test_ctrl_c_while_the_task_loads_ends_quickly(folder: Path) -> None:
         (("judge", "missing.cpp", "task.py"), 2, "cannot be read"),
         (("judge", "task.py", "task.py"), 2, "ends in"),
         (("judge", "kernel.cpp", "missing.py"), 2, "does not exist"),
+        (("judge", "kernel.cpp"), 2, "give KERNEL and TASK"),
+        (("judge", "kernel.cpp", "task.py", "--out", "o.jsonl"), 2, "give KERNEL and TASK"),
+        (("judge", "kernel.cpp", "--batch", "c.jsonl", "--out", "o.jsonl"), 2, "give KERNEL and TASK"),
+        (("judge", "--batch", "missing.jsonl", "--out", "o.jsonl"), 2, "missing.jsonl"),
+        (("judge", "--batch", "task.py", "--out", "o.jsonl"), 2, "task.py, line 1"),
+        (("export", "candidates", "task.py", "task.py", "--out", "c.jsonl"), 2, "ends in"),
+        (("export", "candidates", "task.py", "kernel.cpp", "--out", "task.py"), 2, "give --append"),
+        (("export", "candidates", "task.py", "kernel.cpp", "--append", "--out", "kernel.cpp"), 2, "kernel.cpp, line 1"),
         (("evolve", "task.py", "--target", "tpu"), 2, "known targets"),
         (("evolve", "task.py", "--candidates", "0"), 2, "at least 1 candidate"),
         (("resume", "nope"), 2, "no run"),
