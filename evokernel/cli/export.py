@@ -25,7 +25,7 @@ def module(
 ) -> None:
     """Write a drop-in torch.nn.Module: the same constructor and state_dict, the fast kernel where it fits."""
     from ..api import open_archive
-    from ..exports.module import drop_in, verified_task
+    from ..exports.module import drop_in, verified_on, verified_task
 
     if file.exists() and not force:
         raise UsageError(f"{file} exists already; choose another name or give --force")
@@ -33,7 +33,8 @@ def module(
     with open_archive(archive) as opened:
         found = opened.find(kernel)
         for_task = verified_task(opened, found, task)
-    file.write_text(drop_in(for_task, found), encoding="utf-8")
+        where = verified_on(opened, found, for_task)
+    file.write_text(drop_in(for_task, found, where), encoding="utf-8")
     result(f"{file} written: `from {file.stem} import Model` takes the place of {for_task.name}'s Model")
     if json:
         json_line({"status": "written", "kernel_id": found.id, "task_id": for_task.id, "path": str(file)})

@@ -1,6 +1,6 @@
 """The drop-in module, used as a user would: import the file, put it in the model's place."""
 
-
+import contextlib
 import importlib.util
 import io
 import pickle
@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 import torch
+import torch._dynamo
 
 from evokernel.errors import UsageError
 from evokernel.exports.module import drop_in
@@ -101,6 +102,8 @@ def test_what_does_not_fit_goes_to_the_reference_with_a_warning(tmp_path: Path) 
     with pytest.warns(RuntimeWarning, match="gradients"):
         model(needs_grad).sum().backward()
     assert needs_grad.grad is not None
+    with pytest.warns(RuntimeWarning, match="autocast"), torch.autocast("cpu", torch.bfloat16):
+        model(torch.randn(64, 520))
 
 
 def test_inside_a_compiled_model(tmp_path: Path) -> None:
@@ -118,6 +121,110 @@ def test_inside_a_compiled_model(tmp_path: Path) -> None:
     with torch.no_grad():
         got = torch.compile(Outer(), backend="eager")(x)
     torch.testing.assert_close(got, torch.softmax(x * 2, -1) + 1)
+
+
+def importable(file: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Imported by its name, which torch.compile needs to put the kernel into its graph."""
+    monkeypatch.syspath_prepend(str(file.parent))
+    module = importlib.import_module(file.stem)
+    monkeypatch.setitem(sys.modules, file.stem, module)
+    return module
+
+
+class Doubled(torch.nn.Module):
+    """A larger model with a drop-in inside."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x * 2) + 1
+
+
+@torch._dynamo.config.patch(recompile_limit=32)
+def test_one_graph_with_all_guards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one graph, and each change of what the kernel has baked in is noticed by code that is compiled already."""
+    made(tmp_path, SLOPES, SLOPES_KERNEL)
+    model = importable((tmp_path / "fast_made.py").rename(tmp_path / "fast_in_one_graph.py"), monkeypatch).Model(16)
+    compiled = torch.compile(Doubled(model), backend="aot_eager", fullgraph=True)
+
+    def check(warning: str = "", slope: float = 0.1, eps: float = 0.5, rows: int = 8) -> None:
+        x = torch.randn(rows, 16)
+        with torch.no_grad(), pytest.warns(RuntimeWarning, match=warning) if warning else contextlib.nullcontext():
+            torch.testing.assert_close(compiled(x), torch.where(x > 0, 2 * x, 2 * x * slope) + eps + 1)
+
+    check()
+    check("shape and strides", rows=4)
+    model.slope = 0.9
+    check("slope = 0.1", slope=0.9)
+    model.slope, model.norm.eps = 0.1, 2.0
+    check(r"norm.eps = 0.5", eps=2.0)
+    model.norm.eps = 0.5
+    check()
+    check()
+    model.eval()
+    check()
+    model.norm = torch.nn.ReLU()
+    model.norm.eps = 0.5
+    check("another class")
+    model.norm = torch.nn.Identity()
+    model.norm.eps = 0.5
+    x = torch.randn(8, 16, requires_grad=True)
+    with pytest.warns(RuntimeWarning, match="gradients"):
+        compiled(x).sum().backward()
+    assert x.grad is not None
+    with torch.autocast("cpu", torch.bfloat16):
+        check("autocast")
+    check()
+
+
+def test_one_graph_with_strided_inputs_scalars_and_library_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    affine = importable(exported(tmp_path, "affine", "drawn_scalar"), monkeypatch).Model(256)
+    linear = importable(exported(tmp_path, "linear", "vendor_product"), monkeypatch).Model(96)
+    pieces = importable(exported(tmp_path, "pieces", "strided_gather"), monkeypatch).Model()
+    compiled = [torch.compile(m, backend="aot_eager", fullgraph=True) for m in (affine, linear, pieces)]
+    with torch.no_grad():
+        for alpha in (0.5, 1.25, 0.75):
+            x = torch.randn(48, 256)
+            got, expected = compiled[0](x, alpha), type(affine).__bases__[0].forward(affine, x, alpha)
+            torch.testing.assert_close(got[0], expected[0])
+            assert torch.equal(got[1], expected[1])
+        x = torch.randn(40, 96)
+        for _ in range(2):
+            torch.testing.assert_close(compiled[1](x), torch.relu(x @ linear.linear.weight.T + linear.linear.bias))
+            linear.linear.weight.mul_(2.0)
+        x, index = torch.randn(64, 96).t(), torch.randint(0, 96, (17,))
+        assert torch.equal(compiled[2](x, index)[0], x[index])
+
+
+def test_prepared_weights_are_no_part_of_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph would keep those of its first call: the module runs between two graphs instead."""
+    model = importable(exported(tmp_path, "linear", "prepared_weights"), monkeypatch).Model(96)
+    compiled, x = torch.compile(Doubled(model), backend="aot_eager"), torch.randn(40, 96)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), torch.relu(2 * x @ model.linear.weight.T + model.linear.bias) + 1)
+            model.linear.weight.mul_(2.0)
+
+
+def test_a_scalar_of_the_call_in_a_library_step(tmp_path: Path) -> None:
+    source = """
+        import torch
+
+
+        class Model(torch.nn.Module):
+            def forward(self, x, a, b, alpha):
+                return torch.addmm(x, a, b, alpha=alpha)
+
+
+        def get_inputs():
+            return [torch.randn(8, 16), torch.randn(8, 4), torch.randn(4, 16), 0.5 + float(torch.rand(()))]
+        """
+    model = made(tmp_path, source, "// @call out = addmm(x, a, b, alpha=alpha)\n").Model()
+    x, a, b = torch.randn(8, 16), torch.randn(8, 4), torch.randn(4, 16)
+    for alpha in (0.5, 1.5):
+        torch.testing.assert_close(model(x, a, b, alpha), x + alpha * (a @ b))
 
 
 def test_the_file_needs_nothing_of_evokernel(tmp_path: Path) -> None:
