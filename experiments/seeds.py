@@ -1,6 +1,7 @@
 """Judge shipped kernel files on their tasks and write archive/manifest.jsonl from the verdicts.
 
     python experiments/seeds.py [--target cpp] [TASK ...]          judge, and put the entries into the manifest
+    python experiments/seeds.py --tune 24 [TASK ...]               look at so many configurations first; a better one becomes the file's default
     python experiments/seeds.py --target cuda --entries FILE       judge on another machine, write the entries to FILE
     python experiments/seeds.py --merge FILE                       put such entries into the manifest
 
@@ -11,6 +12,7 @@ now stay as they are, those of files that are gone go.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from pathlib import Path
@@ -20,7 +22,9 @@ from evokernel.api import cache_folder, read_kernel
 from evokernel.archive.shipped import ManifestEntry, manifest_entry, read_manifest, write_manifest
 from evokernel.errors import EvokernelError
 from evokernel.judge.lane import Lane, LaneSettings
-from evokernel.records import Status
+from evokernel.kernelfile import make_kernel, parse
+from evokernel.kernelfile.tunables import space, with_defaults
+from evokernel.records import Admission, Status, Verdict
 from evokernel.view.terminal import outcome
 
 ROOT = Path(__file__).parent.parent
@@ -28,7 +32,25 @@ SEEDS = ROOT / "archive"
 LICENCE = "Apache-2.0"
 
 
-def judged(task: str, target: str) -> tuple[list[ManifestEntry], list[str]]:
+def tuned(lane: Lane, admission: Admission, file: Path, verdict: Verdict, most: int) -> Verdict:
+    """Make the fastest of the first `most` configurations the file's default, if the full verdict says that it is better."""
+    kernel = read_kernel(file)
+    configs = space(parse(kernel), admission.task.signature, admission.device)[:most]
+    if len(configs) < 2:
+        return verdict
+    best = min(lane.screen(kernel, configs), key=lambda s: s.time_us or math.inf)
+    if best.time_us is None or best.config == verdict.config:
+        return verdict
+    text = with_defaults(kernel.text, best.config)
+    again = lane.judge(make_kernel(text, kernel.target), patience=4.0)
+    print(f"    {best.config}: {outcome(again)}", flush=True)
+    if again.fitness <= verdict.fitness:
+        return verdict
+    file.write_text(text, encoding="utf-8")
+    return again
+
+
+def judged(task: str, target: str, tune: int) -> tuple[list[ManifestEntry], list[str]]:
     """Entries for the kernel files of one task and target, and the names of those that are not verified."""
     files = sorted((SEEDS / task).glob(f"*{targets.get(target).suffix}"))
     file = ROOT / "experiments" / "tasks" / f"{task}.py"
@@ -41,6 +63,7 @@ def judged(task: str, target: str) -> tuple[list[ManifestEntry], list[str]]:
             verdict = lane.judge(read_kernel(kernel_file), patience=4.0)
             print(f"  {kernel_file.name}: {outcome(verdict)}", flush=True)
             if verdict.status is Status.VERIFIED:
+                verdict = tuned(lane, admission, kernel_file, verdict, tune)
                 entries.append(manifest_entry(SEEDS, kernel_file, admission.task, verdict, licence=LICENCE))
             else:
                 failed.append(kernel_file.name)
@@ -65,6 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK")
     parser.add_argument("--target", default="cpp")
+    parser.add_argument("--tune", type=int, default=0, metavar="N")
     parser.add_argument("--entries", type=Path, metavar="FILE")
     parser.add_argument("--merge", type=Path, metavar="FILE")
     arguments = parser.parse_args()
@@ -75,7 +99,7 @@ def main() -> None:
     tasks = arguments.tasks or sorted({f.parent.name for f in SEEDS.glob(f"*/*{suffix}")})
     failures: list[str] = []
     for task in tasks:
-        entries, failed = judged(task, arguments.target)
+        entries, failed = judged(task, arguments.target, arguments.tune)
         failures += failed
         if arguments.entries:
             with arguments.entries.open("a") as out:

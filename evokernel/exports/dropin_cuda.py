@@ -19,7 +19,7 @@ _CTYPES = {
     "?": ctypes.c_bool, "b": ctypes.c_int8, "B": ctypes.c_uint8, "h": ctypes.c_int16, "H": ctypes.c_uint16, "i": ctypes.c_int32,
     "I": ctypes.c_uint32, "q": ctypes.c_int64, "Q": ctypes.c_uint64, "f": ctypes.c_float, "d": ctypes.c_double,
 }  # fmt: skip
-_STATIC_SMEM_BYTES, _LEGACY_STREAM = 48 << 10, 1
+_LEGACY_STREAM = 1
 _PRECISION = threading.Lock()  # torch's TF32 switches are the process's
 
 
@@ -56,11 +56,11 @@ class _CudaKernel(_Kernel):
         from cuda.bindings import driver
 
         kernel, grid, cluster = module.get_kernel(found["symbol"]), found["grid"], found["cluster"]
-        if found["smem_bytes"] > _STATIC_SMEM_BYTES:
+        if found["opt_in_bytes"]:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            (status,) = driver.cuKernelSetAttribute(attribute, found["smem_bytes"], kernel.handle, device.index)
+            (status,) = driver.cuKernelSetAttribute(attribute, found["opt_in_bytes"], kernel.handle, device.index)
             if int(status):
-                raise RuntimeError(f"{found['smem_bytes']} bytes of shared memory are refused ({status.name})")
+                raise RuntimeError(f"{found['opt_in_bytes']} bytes of shared memory are refused ({status.name})")
         shape = [g // c for g, c in zip(grid, cluster, strict=True)] if cluster else grid  # cuda-core counts clusters then, not blocks
         made = config(
             grid=tuple(shape), block=tuple(found["block"]), cluster=cluster and tuple(cluster), shmem_size=found["smem_bytes"],

@@ -141,7 +141,7 @@ def _cuda_code(plan: Plan, dtypes: dict[str, str], device: Device) -> tuple[list
         artifact = CudaTarget().build_for(plan, dtypes, Path(work), device.architecture)
         cubin = base64.b64encode(zlib.compress(Path(artifact.path).read_bytes(), 9))
     found = [codec.loads(CudaLaunch, text) for text in artifact.functions]
-    launches = [{"symbol": f.symbol, "kinds": f.kinds, **codec.encode(f.grid)} for f in found]
+    launches = [{"symbol": f.symbol, "kinds": f.kinds, "opt_in_bytes": f.opt_in_bytes, **codec.encode(f.grid)} for f in found]
     return launches, {"CUBIN": cubin, "ARCHITECTURE": device.architecture, "SM_COUNT": device.sm_count}
 
 

@@ -124,9 +124,10 @@ class Contestant:
 def _launch_failure(text: str) -> tuple[Status, str]:
     """What a library step, the driver or the loader said, in its first line, and the status that it means."""
     first = text.strip().split("\n")[0][:1000]
-    if "out of memory" in text.lower():
+    said = text.lower().replace("_", " ")  # of torch (words) or of the driver (CUDA_ERROR_...)
+    if "out of memory" in said:
         return Status.RESOURCES, first
-    crashed = any(word in text for word in ("illegal", "misaligned", "unspecified launch failure", "out-of-range"))
+    crashed = any(word in said for word in ("illegal", "misaligned", "launch failure", "launch failed", "out-of-range"))
     return (Status.CRASHED if crashed else Status.LAUNCH_FAILED), first
 
 

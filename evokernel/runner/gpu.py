@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ def ready_for_launches() -> None:
     tempfile.gettempdir()
     torch.cuda.synchronize()
     cuda.core.Device(0).set_current()
+    with suppress(Exception):  # the words for errors are imported with the first one
+        cuda.core.ObjectCode.from_cubin(b"no cubin").get_kernel("nothing")
 
 
 class GpuWindow:
@@ -54,12 +57,11 @@ class GraphedCall:
 
     Args:
         steps: enqueues everything on the current stream.
-        on_stream: told the stream's handle before anything is enqueued.
+        stream: where; a new one if none is given.
     """
 
-    def __init__(self, steps: Callable[[], object], on_stream: Callable[[int], None] = lambda _: None) -> None:
-        self._stream = torch.cuda.Stream()
-        on_stream(self._stream.cuda_stream)
+    def __init__(self, steps: Callable[[], object], stream: torch.cuda.Stream | None = None) -> None:
+        self._stream = stream or torch.cuda.Stream()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
             steps()  # once outside: libraries and modules load on first use, which cannot be captured

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -37,6 +38,9 @@ class LoadedPlan:
         self._device = "cuda" if plan.target == "cuda" else "cpu"
         self._graphs: dict[int, GraphedCall] = {}
         self._program = program
+        self._stream = torch.cuda.Stream() if self._device == "cuda" else None
+        if self._stream:
+            getattr(program, "use_stream", void)(self._stream.cuda_stream)
         self._specs = specs
         self.ranges = {name: span for window in windows for name, span in window.ranges().items()}
         self._windows = {name: window for window in windows for name in window.ranges()}
@@ -49,10 +53,11 @@ class LoadedPlan:
         """Prepare the weights once more; what is made is read-only afterwards."""
         for name in self._persisted:
             self._windows[name].protect(name, writable=True)
-        for step in self._prepare:
-            step()
-        if self._device == "cuda":
-            torch.cuda.synchronize()
+        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
+            for step in self._prepare:
+                step()
+        if self._stream:
+            self._stream.synchronize()
         for name in self._persisted:
             self._windows[name].protect(name, writable=False)
 
@@ -76,7 +81,7 @@ class LoadedPlan:
 
     def prime(self, slot: int) -> None:
         """Capture the slot's graph (GPU only); runs the call once, on whatever the slot holds."""
-        self._graphs[slot] = GraphedCall(lambda: self._walk(slot), getattr(self._program, "use_stream", void))
+        self._graphs[slot] = GraphedCall(lambda: self._walk(slot), self._stream)
 
     def _walk(self, slot: int) -> None:
         for step in self._calls[slot]:

@@ -167,14 +167,18 @@ def _finished(build: Build, cubin: Path, plan: Plan, dtypes: dict[str, str], dev
     Raises:
         BuildError: they do not fit.
     """
-    launches = []
+    launches, most = [], {e.symbol: 0 for e in build.entries}
+    for launch, entry in zip(plan.launches, build.entries, strict=True):
+        smem_bytes = launch.grid.smem_bytes if launch.grid else 0
+        if smem_bytes + entry.shared_bytes > STATIC_SMEM_BYTES:
+            most[entry.symbol] = max(most[entry.symbol], smem_bytes)
     for launch, entry in zip(plan.launches, build.entries, strict=True):
         wanted = parameters(entry.symbol)
         if wanted is None:
             raise _at(launch, plan, 'the kernel has C linkage, which hides its parameter types; declare it without extern "C"')
         if problem := misfit(launch, wanted, dtypes) or (_limit(launch.grid, entry, device) if launch.grid else None):
             raise _at(launch, plan, problem)
-        launches.append(codec.dumps(CudaLaunch(entry.symbol, "".join(p.code or "P" for p in wanted), launch.grid)))
+        launches.append(codec.dumps(CudaLaunch(entry.symbol, "".join(p.code or "P" for p in wanted), launch.grid, most[entry.symbol])))
     entries = build.entries
     occupancies = [_occupancy(launch.grid, entry, device) for launch, entry in zip(plan.launches, entries, strict=True) if launch.grid]
     resources = Resources(

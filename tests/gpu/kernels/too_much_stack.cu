@@ -1,6 +1,6 @@
 // Half a megabyte of local memory a thread, for all threads that a GPU keeps resident.
 // TASK softmax
-// EXPECT resources|launch_failed|crashed|timeout|mismatch
+// EXPECT resources|launch_failed|crashed
 // @launch softmax<<<device.sm_count * 8, 256>>>(x, out, x.shape[1])
 __global__ void softmax(const float* x, float* out, int cols)
 {
