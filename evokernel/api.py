@@ -19,7 +19,7 @@ from .archive.store import Archive
 from .errors import UsageError
 from .judge.lane import Lane, LaneSettings
 from .kernelfile import KernelFileError, make_kernel
-from .records import Kernel, Verdict
+from .records import Admission, Kernel, Verdict
 from .search.run import RunResult, Watcher, resume, run_search
 from .targets.driver import one_gpu
 
@@ -173,7 +173,12 @@ def resume_run(run_id: str, session: Session | None = None, on_event: Watcher | 
 
 
 def judge(kernel: str | Path, task: str | Path, session: Session | None = None) -> Verdict:
-    """The verdict of one kernel file on one task file.
+    """The verdict of one kernel file on one task file; raises as `judged` does."""
+    return judged(kernel, task, session)[1]
+
+
+def judged(kernel: str | Path, task: str | Path, session: Session | None = None) -> tuple[Admission, Verdict]:
+    """What the judge says of the task, and of one kernel file on it.
 
     Raises:
         UsageError, TaskError, JudgeError: see errors.py. What is wrong with the kernel is in the verdict.
@@ -181,4 +186,4 @@ def judge(kernel: str | Path, task: str | Path, session: Session | None = None) 
     read = read_kernel(kernel)
     target = choose_target(read.target)
     with open_lane(task, target.name, session or Session()) as lane:
-        return lane.judge(read, patience=_JUDGE_PATIENCE)
+        return lane.admit(), lane.judge(read, patience=_JUDGE_PATIENCE)

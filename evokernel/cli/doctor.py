@@ -37,7 +37,8 @@ def doctor(
     from ..api import cache_folder, data_folder
     from ..view.tables import table
 
-    findings = [*_targets(), *_packages(), _sandbox(), _gpu(), *_keys(), _folder("archive", data_folder()), _folder("cache", cache_folder())]
+    findings = [*_targets(), *_packages(), _sandbox(), _gpu(), _sanitizer(), *_keys()]
+    findings += [_folder("archive", data_folder()), _folder("cache", cache_folder())]
     findings += _rooflines(cache_folder(), measure=measure)
     result(table(("part", "state", "detail", "what for"), [(f.part, f.state, f.detail, f.adds) for f in findings]))
     able = any(f.part.startswith("target") and f.state == "ok" for f in findings)
@@ -111,6 +112,11 @@ def _gpu() -> Finding:
     names = ", ".join(done.stdout.split("\n")).strip(", ")
     state = "ok" if done.returncode == 0 else "missing"
     return Finding("NVIDIA GPU", state, names or done.stderr.strip()[:80], "for the cuda target")
+
+
+def _sanitizer() -> Finding:
+    path, use = shutil.which("compute-sanitizer"), "looks for out-of-bounds accesses and races in the best cuda kernels"
+    return Finding("compute-sanitizer", "ok", path, use) if path else Finding("compute-sanitizer", "note", "not on the path (CUDA toolkit)", use)
 
 
 def _keys() -> list[Finding]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..api import Session
 
 
-def judge(
+def judge(  # noqa: PLR0913, PLR0917 - each parameter is one option of the command
     kernel: Annotated[str | None, typer.Argument(metavar="KERNEL", help="A kernel file.")] = None,
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="A task file, or DIR:level/number.")] = None,
     batch: Annotated[Path | None, typer.Option(metavar="FILE", help="Judge all candidates of a file (`evokernel export candidates`).")] = None,
@@ -25,26 +25,32 @@ def judge(
     device: Device = None,
     task_timeout: TaskTimeout = 60.0,
     force: Force = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Say what was checked, with which data and budgets.")] = False,
     json: Json = False,
 ) -> None:
     """Say whether a kernel is correct for a task, and how fast it is; or the same for a file of candidates."""
-    from ..api import Session
-    from ..api import judge as run
+    from ..api import Session, judged
+    from ..judge.profile import profile
+    from ..view.explain import explain_text, explanation
     from ..view.terminal import Progress, verdict_text
 
     with Progress() as progress:
         session = Session(task_timeout_s=task_timeout, force=force, on_phase=progress.phase, device=device)
-        if batch and out and not kernel:
+        if batch and out and not kernel and not explain:
             _judge_batch(batch, out, session, as_json=json)
         if not (kernel and task) or batch or out:
             raise UsageError("give KERNEL and TASK, or --batch candidates.jsonl --out outcomes.jsonl and neither")
-        verdict = run(kernel, task, session)
+        admission, verdict = judged(kernel, task, session)
     result(verdict_text(verdict))
+    more: dict[str, object] = {}
+    if explain:
+        result(f"\n{explain_text(verdict, admission)}")
+        more = {"explanation": explanation(verdict, admission), "profile": profile(verdict, admission.device), "verdict": verdict}
     if json:
         here = verdict.environment
         json_line({
             "status": verdict.status, "stage": verdict.stage, "message": verdict.message, **speedup_fields(verdict), "milestone": verdict.milestone,
-            "errors": verdict.errors, "sandbox": here.sandbox, "device": here.device,
+            "errors": verdict.errors, "sandbox": here.sandbox, "device": here.device, **more,
         })  # fmt: skip
     raise typer.Exit(0 if verdict.status is Status.VERIFIED else 1)
 

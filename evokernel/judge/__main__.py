@@ -74,6 +74,7 @@ class JudgeProcess:
             trivial=tuple(checked.trivial) if checked else (),
             notes=tuple(notes),
             forced=checked.forced if checked else settings["force"],
+            left_out=cases.plan(0).left_out,
         )
 
     def serve(self) -> None:

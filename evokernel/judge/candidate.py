@@ -96,16 +96,21 @@ class Candidate:
         )  # fmt: skip
         return Loaded(build, Seat(runner, key, memory, scratch))
 
+    def plan_for(self, build: Build, case: Case) -> Plan:
+        """The build's plan, with the numbers of this case's scalars where they vary from call to call."""
+        signature = self.shop.loaded.task.variants[build.variant]
+        if not any(s.varies for s in signature.scalars):
+            return build.plan
+        return _valid(lambda: resolve(self.parsed, signature, self.shop.device, build.config, case.draw.scalars))
+
     def fill(self, loaded: Loaded, slot: int, case: Case) -> None:
         """Put a case's weights (if they are not bound) and inputs in place."""
         if loaded.weights_version != case.version:
             loaded.prepare_us = loaded.seat.bind(case.placed_weights, self.call_limit_s)
             loaded.weights_version = case.version
         loaded.seat.memory.fill_inputs(slot, case.placed_inputs)
-        signature = loaded.seat.memory.signature
-        if any(s.varies for s in signature.scalars):
-            config, scalars = loaded.build.config, case.draw.scalars
-            plan = _valid(lambda: resolve(self.parsed, signature, self.shop.device, config, scalars))
+        plan = self.plan_for(loaded.build, case)
+        if plan is not loaded.build.plan:
             loaded.seat.renumber(slot, encode(_without_code(plan)), self.call_limit_s)
             loaded.primed.discard(slot)
         if not self.shop.machine.seals and slot not in loaded.primed:

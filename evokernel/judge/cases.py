@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import TaskError
 from ..records import ErrorRow, Precision, Signature
 from ..task import Draw, LoadedTask, available_bytes
-from .compare import Budget, Measured, Place, budget_of, compare, measure
+from .compare import Budget, Measured, Place, block_errors, budget_of, compare, measure
 from .inputs import OWN, InputPlan, redraw_weights, secret_seed
 from .truth import Expected, Truth, evaluate, rounded, truth_of
 
@@ -99,7 +99,7 @@ class Cases:
         self._master = secret_seed() if master_seed is None else master_seed
         self._limit = (available_bytes() if memory_bytes is None else memory_bytes) // _CACHE_SHARE
         self._entries: OrderedDict[Case, Entry] = OrderedDict()
-        self._eager_abs: dict[tuple[Case, str], float] = {}
+        self._eager_abs: dict[tuple[Case, str], Tensor | None] = {}
         self._trusted: dict[tuple[int, str, str], Measured] = {}  # (variant, regime, output)
         self._plans: dict[int, InputPlan] = {}
         self.weights = self._weight_versions()
@@ -223,11 +223,10 @@ class Cases:
         draw = self.loaded.draw(case.variant, seed) if case.regime == OWN else self.plan(case.variant).draw(case.regime, seed)
         outputs = self.loaded.run(draw, case.weights)
         truth = truth_of(self.loaded, draw, case.weights, outputs, self._seed("noise", seed))
-        eager = {name: measure(output, truth.outputs[name]) for name, output in outputs.items()}
+        eager = {name: block_errors(output, truth.outputs[name]) for name, output in outputs.items()}
         entry = Entry(draw, truth, self._place(draw.tensors), {n: e.placed(self._place) for n, e in truth.outputs.items()})
         self._entries[case] = entry
-        for name, measured in eager.items():
-            self._eager_abs[case, name] = measured.max_abs
+        self._eager_abs |= {(case, name): errors for name, errors in eager.items()}
         self.trust(case, outputs)
         with _one_thread():
             self.trust(case, self.loaded.run(draw, case.weights))

@@ -1,7 +1,8 @@
 """Whether outputs are right: errors in units per element against a budget, exactness for whole numbers, and a message that helps.
 
-A floating element may be off by `budget x scale`, or by twice the largest absolute error eager itself makes in that output. 16-bit outputs get
-no such allowance: twice eager's largest and 1.5 times its rms units. NaN and Inf must stand where the truth has them; -0 equals 0.
+A floating element may be off by `budget x scale`, or by twice the largest absolute error eager itself makes in the same block of 256 neighbours
+(in the whole output it would let a kernel leave out rows that are small beside the largest). 16-bit outputs get no such allowance: twice eager's
+largest and 1.5 times its rms units. NaN and Inf must stand where the truth has them; -0 equals 0.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from ..records import ErrorRow, TensorSpec
 from .explain import describe
-from .truth import Expected
+from .truth import BLOCK, Expected
 
 SIXTEEN_BITS = ("float16", "bfloat16")
 FEWEST_UNITS, FEWEST_UNITS_SMALL = 16.0, 64.0
@@ -42,19 +43,19 @@ def _values(m: Measured) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Budget:
-    """What one output may be off by: units, rms units (16-bit outputs), or an absolute error that is always allowed."""
+    """What one output may be off by: units, rms units (16-bit outputs), or an absolute error that is always allowed in a block: (blocks,) float64."""
 
     max_units: float
     rms_units: float = torch.inf
-    max_abs: float = 0.0
+    max_abs: Tensor | None = None
 
 
-def budget_of(spec: TensorSpec, trusted: Measured, eager_abs: float, tolerance_units: float | None) -> Budget:
+def budget_of(spec: TensorSpec, trusted: Measured, eager_abs: Tensor | None, tolerance_units: float | None) -> Budget:
     """The budget of an output.
 
     Args:
         trusted: the worst that trusted implementations measured in this regime.
-        eager_abs: eager's largest absolute error in this very case.
+        eager_abs: eager's largest absolute errors in this very case (see `block_errors`).
         tolerance_units: the task's own option, which replaces the units.
     """
     if not spec.floating:
@@ -64,7 +65,7 @@ def budget_of(spec: TensorSpec, trusted: Measured, eager_abs: float, tolerance_u
     if spec.dtype in SIXTEEN_BITS:
         return Budget(max(2.0 * trusted.max_units, _ROUNDING_MAX), max(1.5 * trusted.rms_units, _ROUNDING_RMS))
     fewest = FEWEST_UNITS_SMALL if spec.numel < SMALL_NUMEL else FEWEST_UNITS
-    return Budget(max(fewest, TRUSTED_FACTOR * trusted.max_units), max_abs=2.0 * eager_abs)
+    return Budget(max(fewest, TRUSTED_FACTOR * trusted.max_units), max_abs=None if eager_abs is None else 2.0 * eager_abs)
 
 
 def measure(output: Tensor, expected: Expected) -> Measured:
@@ -81,6 +82,14 @@ def measure(output: Tensor, expected: Expected) -> Measured:
         most = max(most, float(units.max()))
         squares += float(torch.dot(units, units))
     return Measured(most, (squares / max(ours.numel(), 1)) ** 0.5, most_abs)
+
+
+def block_errors(output: Tensor, expected: Expected) -> Tensor | None:
+    """The largest absolute error of each block of 256 elements in row-major order, (blocks,) float64; None for whole numbers."""
+    if expected.scale is None:
+        return None
+    error = _error(output.reshape(-1).to(expected.value.device), expected.value.reshape(-1), expected.scale.reshape(-1))
+    return torch.nn.functional.pad(error, (0, -error.numel() % BLOCK)).view(-1, BLOCK).amax(dim=1)
 
 
 def _chunks(flat: Tensor) -> list[slice]:
@@ -119,7 +128,10 @@ def wrong_elements(output: Tensor, expected: Expected, budget: Budget) -> Tensor
     wrong = torch.empty(ours.shape, dtype=torch.bool, device=ours.device)
     for part in _chunks(ours):
         error = _error(ours[part], truth[part], scale[part])
-        wrong[part] = (error > scale[part].double() * budget.max_units) & (error > budget.max_abs)
+        wrong[part] = error > scale[part].double() * budget.max_units
+        if budget.max_abs is not None and bool(wrong[part].any()):
+            blocks = budget.max_abs.to(error.device)[part.start // BLOCK : -(-part.stop // BLOCK)]
+            wrong[part] &= error > blocks.repeat_interleave(BLOCK)[: error.numel()]
     return wrong
 
 
@@ -148,7 +160,7 @@ def compare(
             raise ValueError(f"{spec.path}: got {tuple(output.shape)} {output.dtype}, the task has {spec.shape} {spec.dtype}")
         found = measure(output, expected)
         passed = found.rms_units <= budget.rms_units
-        if found.max_units > budget.max_units and found.max_abs > budget.max_abs:
+        if found.max_units > budget.max_units:
             wrong = wrong_elements(output.to(expected.value.device), expected, budget)
             if bool(wrong.any()):
                 passed = False

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -32,6 +32,7 @@ from .cases import Case
 from .contestant import Failure
 from .field import Field
 from .memory import SLOTS
+from .sanitize import sanitized
 from .timing import Race, quantile, race
 from .workshop import Workshop
 
@@ -53,6 +54,7 @@ class TimedCandidate:
         self._fastest_us: dict[str, float] = {}
         self._held: dict[int, int] = {}
         self._seen: dict[int, dict[str, torch.Tensor]] = {}
+        self.verified = 0
         self._secret = random.Random(secrets.randbits(64))
 
     def run(self, mode: str) -> float:
@@ -78,6 +80,7 @@ class TimedCandidate:
         return elapsed_us
 
     def _verify(self, slot: int, case_index: int) -> None:
+        self.verified += 1
         seen = self._seen.get(case_index)
         repeatable = seen is not None and not self._loaded.build.plan.nondeterministic
         if repeatable and self._loaded.seat.memory.same_outputs(slot, seen or {}):
@@ -116,7 +119,7 @@ class Funnel:
             stage, stages_s = progress.stage, progress.enter("done")
             return Verdict(
                 status=failure.status, stage=stage, message=failure.message, kernel_id=kernel.id, config=progress.config,
-                environment=self.shop.environment(), code_hash=progress.code_hash, errors=failure.rows or tuple(progress.rows),
+                environment=self.shop.environment(), code_hash=progress.code_hash, errors=(*progress.rows, *failure.rows),
                 resources=progress.resources, seconds=sum(stages_s.values()), stages_s=stages_s,
             )  # fmt: skip
 
@@ -125,7 +128,8 @@ class Funnel:
         builds = [candidate.build(variant, None) for variant in range(len(self.shop.loaded.task.variants))]
         timed = builds[0]
         progress.config, progress.code_hash = timed.config, timed.artifact.code_hash
-        progress.resources = timed.artifact.resources
+        grids = [launch.grid.grid for launch in timed.plan.launches if launch.grid]
+        progress.resources = replace(timed.artifact.resources, blocks=max(map(math.prod, grids), default=0))
         progress.enter("load")
         loaded = [candidate.load(build) for build in builds]
         progress.enter("correctness")
@@ -136,10 +140,14 @@ class Funnel:
         if reason := impossible(shop.costs, shop.device, timing):
             raise Failure(Status.CHEATING, reason)
         reached = bounds(shop.costs, shop.device, shop.roofline, shop.loaded.task.options.precision, timing)
+        environment = shop.environment()
+        if rules.patience > 1 and not shop.machine.seals:  # a finalist: the number will be announced
+            progress.enter("sanitizer")
+            environment = replace(environment, sanitizer=sanitized(candidate, timed))
         stages_s = progress.enter("done")
         return Verdict(
             status=Status.VERIFIED, stage="done", message=_praise(timing), kernel_id=candidate.kernel.id, config=timed.config,
-            environment=shop.environment(), code_hash=progress.code_hash, errors=tuple(progress.rows), timing=timing,
+            environment=environment, code_hash=progress.code_hash, errors=tuple(progress.rows), timing=timing,
             resources=progress.resources, bounds=reached, milestone=milestone(timing), seconds=sum(stages_s.values()), stages_s=stages_s,
         )  # fmt: skip
 
@@ -175,7 +183,7 @@ class Funnel:
         beside = race(entrant, rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf, steady=machine.steady)
         modes = (scored, self._mode_timing(other, {rival.name: beside}, prepares=prepares))
         void = sum(r.void_blocks for r in (*races.values(), beside))
-        return Timing(score, modes, loaded.prepare_us if prepares else 0.0, void, machine.clock_mhz())
+        return Timing(score, modes, loaded.prepare_us if prepares else 0.0, void, machine.clock_mhz(), entrant.verified)
 
     def _mode_timing(self, mode: str, races: dict[str, Race], *, prepares: bool) -> ModeTiming:
         """Times of one mode. Baselines that were not raced have their cached time, scaled by the drift of the one that was raced first."""

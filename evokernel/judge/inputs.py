@@ -91,6 +91,10 @@ class InputPlan:
     """Which regimes one variant of a task allows, and how to draw them. Weights must be bound as they will be checked.
 
     The reference is run once a regime; the structure of inputs is read off eight own draws.
+
+    Attributes:
+        regimes: whether each valid regime is drawn cautiously.
+        left_out: why each other one is not valid.
     """
 
     def __init__(self, loaded: LoadedTask, variant: int) -> None:
@@ -101,7 +105,7 @@ class InputPlan:
         domains = loaded.task.options.domain
         self._domains = {t.name: domains[t.name] for t in self._floating if domains.get(t.name, Domain("any")).kind != "any"}
         self._kinds = self._find_kinds([t for t in self._floating if t.name not in domains])
-        self._cautious = False
+        self.left_out: dict[str, str] = {}
         self.regimes = self._valid_regimes()
 
     def draw(self, regime: str, seed: int) -> Draw:
@@ -151,25 +155,31 @@ class InputPlan:
         own = _flaws(self._loaded.run(self._loaded.draw(self._variant, secret_seed())))
         valid = {OWN: False}
         if not any(self._values(t, torch.empty(t.shape), "normal", torch.Generator(), False) is not None for t in self._floating):
+            self.left_out = dict.fromkeys(REGIMES, "no input may take other values: integers, masks and other structure are the task's own")
             return valid
         for regime in REGIMES:
             if indices and regime in _TIES:
+                self.left_out[regime] = "an output holds indices, which equal values leave open"
                 continue
             for cautious in (False, True) if Kind.NONNEGATIVE in self._kinds.values() else (False,):
-                if self._sane(regime, cautious, own):
+                if not (reason := self._insane(regime, cautious, own)):
                     valid[regime] = cautious
                     break
+            else:
+                self.left_out[regime] = reason
         return valid
 
-    def _sane(self, regime: str, cautious: bool, own: set[tuple[str, str]]) -> bool:
+    def _insane(self, regime: str, cautious: bool, own: set[tuple[str, str]]) -> str:
+        """Why the reference cannot be judged by such inputs, "" when it can."""
         draw = self._draw(regime, secret_seed(), cautious)
         drawn = [draw.tensors[t.name] for t in self._floating if self._kinds.get(t.name) is not Kind.KEPT]
-        if not all(all_finite(t) for t in drawn):  # the dtype is too narrow for the regime
-            return False
+        if not all(all_finite(t) for t in drawn):
+            return "the inputs' dtype is too narrow for its values"
         try:
-            return _flaws(self._loaded.run(draw)) <= own
-        except TaskError:
-            return False
+            flaws = sorted(_flaws(self._loaded.run(draw)) - own)
+        except TaskError as error:
+            return f"the reference fails on it: {str(error).partition(';')[0][:200]}"
+        return f"the reference gives {'NaN' if flaws[0][1] == 'nan' else 'Inf'} in `{flaws[0][0]}`" if flaws else ""
 
 
 def _into_range(values: Tensor, domain: Domain) -> Tensor:

@@ -29,7 +29,7 @@ _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "convolution
 _BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 _MANY = 1 << 20  # outputs with more elements get four noise draws instead of eight: their blocks smooth the scale
 _CHUNK = 1 << 18
-_BLOCK = 256  # neighbours that share a floor of their scale
+BLOCK = 256  # neighbours that share a floor of their scale
 
 
 class Float64(TorchDispatchMode):  # type: ignore[misc]
@@ -215,8 +215,8 @@ def _scale(spec: TensorSpec, value: Tensor, total: Tensor, eager: Tensor, draws:
 
 def _raise_to_neighbours(scale: Tensor) -> None:
     """In place: no element (n,) below a quarter of the mean of its block."""
-    whole = scale.numel() // _BLOCK * _BLOCK
-    for part in (scale[:whole].view(-1, _BLOCK), scale[whole:].view(1, -1)):
+    whole = scale.numel() // BLOCK * BLOCK
+    for part in (scale[:whole].view(-1, BLOCK), scale[whole:].view(1, -1)):
         if part.numel():
             finite = part if all_finite(part) else torch.where(part.isfinite(), part, 0.0)
             torch.maximum(part, finite.mean(dim=1, keepdim=True).mul_(0.25), out=part)

@@ -83,13 +83,15 @@ class ModeTiming:
 @dataclass(frozen=True)
 class Timing:
     """All times of a verified kernel. `score` names the mode whose lower bound counts. `prepare_us`: weight preparation, off the clock.
-    `void_blocks`: pairs of calls thrown away because the clock moved or was throttled meanwhile; `clock_mhz`: the GPU's clock (0: not known)."""
+    `void_blocks`: pairs of calls thrown away because the clock moved or was throttled meanwhile; `clock_mhz`: the GPU's clock (0: not known).
+    `verified_calls`: timed calls, of all modes, whose outputs were compared in full."""
 
     score: str
     modes: tuple[ModeTiming, ...]
     prepare_us: float = 0.0
     void_blocks: int = 0
     clock_mhz: int = 0
+    verified_calls: int = 0
 
     @property
     def scored(self) -> ModeTiming:
@@ -99,7 +101,7 @@ class Timing:
 @dataclass(frozen=True)
 class Resources:
     """What the compiler made: sizes in bytes, instruction features ("avx2", "fma", "gather" ...). `occupancy`: the share of a multiprocessor's
-    threads that can be resident, in the launch that has the fewest (0 on a CPU)."""
+    threads that can be resident, in the launch that has the fewest (0 on a CPU); `blocks`: of the largest launch (0 on a CPU)."""
 
     code_bytes: int = 0
     registers: int = 0
@@ -107,6 +109,7 @@ class Resources:
     shared_bytes: int = 0
     features: tuple[str, ...] = ()
     occupancy: float = 0.0
+    blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,8 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a verdict was made."""
+    """Where a verdict was made. `sandbox`: how the candidate was confined; `sanitizer`: what compute-sanitizer said of it ("": only finalists on a
+    GPU are replayed under it)."""
 
     device: str
     architecture: str
@@ -133,6 +137,7 @@ class Environment:
     sandbox: str
     versions: dict[str, str]
     protocol: int = PROTOCOL
+    sanitizer: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,8 +145,8 @@ class Verdict:
     """The judge's whole answer about one kernel in one configuration.
 
     A time exists only if the kernel is verified. `milestone`: -1 wrong, 1 correct, 2 faster than eager, 3 faster than every
-    baseline by 5 % (lower bounds). `stage` is the last stage reached: parse, build, load, correctness, timing, done; `stages_s` says how
-    long each took.
+    baseline by 5 % (lower bounds). `stage` is the last stage reached: parse, build, load, correctness, timing, sanitizer (finalists on a GPU),
+    done; `stages_s` says how long each took.
     """
 
     status: Status
@@ -207,7 +212,7 @@ class Admission:
     """What the judge says of a task before any search: it can be judged, on this device, against these baselines.
 
     `baselines_us`: median in the scored mode by name. `trivial`: trivial candidates that were tried (all failed).
-    `notes`: things a user should know (a parameter that does not matter, an in-place reference, regimes left out).
+    `notes`: things a user should know (a parameter that does not matter, an in-place reference). `left_out`: why each other regime is not valid.
     """
 
     task: Task
@@ -218,3 +223,4 @@ class Admission:
     notes: tuple[str, ...] = ()
     sandbox: str = ""
     forced: bool = False
+    left_out: dict[str, str] = field(default_factory=dict)

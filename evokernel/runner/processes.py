@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
@@ -28,6 +29,11 @@ def die_with_parent() -> None:
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def call_yourself(name: str) -> None:
+    """The name that ps and top show for this process (the first 15 bytes of it)."""
+    libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def become_subreaper() -> None:

@@ -15,7 +15,7 @@ import traceback
 from importlib import import_module
 
 from ..channel import Channel, ChannelClosed
-from .processes import close_other_fds, die_with_parent
+from .processes import call_yourself, close_other_fds, die_with_parent
 
 
 def main(fd: int, modules: list[str]) -> None:
@@ -44,6 +44,7 @@ def _child(entry: str, fd: int) -> None:
     status = 1
     try:
         die_with_parent()
+        call_yourself(entry.removeprefix("evokernel."))
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         close_other_fds((fd,))
         null = os.open(os.devnull, os.O_RDWR)

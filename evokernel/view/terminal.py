@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.status import Status as Spinner
 
 from ..archive.runs import Asked, Confirmed, Failed, Judged, Logged, Started
+from ..judge.profile import profile
 from ..records import Interval, Status, Task, Verdict
 from ..search.run import RunResult
 from ..search.state import State
@@ -122,5 +123,7 @@ def verdict_text(verdict: Verdict) -> str:
     if worst and verdict.status is Status.VERIFIED:
         row = worst[0]
         lines.append(f"largest error: {row.max_units:.3g} of {row.budget_units:.3g} units ({row.output}, {row.regime})")
-    lines.append(f"on {verdict.environment.device}, sandbox {verdict.environment.sandbox or 'not started'}")
+        lines.append(profile(verdict).text.partition("\n")[0])
+    sanitizer = f", compute-sanitizer {verdict.environment.sanitizer}" if verdict.environment.sanitizer else ""
+    lines.append(f"on {verdict.environment.device}, sandbox {verdict.environment.sandbox or 'not started'}{sanitizer}")
     return "\n".join(lines)
