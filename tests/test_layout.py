@@ -16,11 +16,12 @@ TARGETS = {"targets", *KERNEL}
 RUNNER = {"runner", "channel", *TARGETS}
 JUDGE = {"judge", "task", *RUNNER}
 ARCHIVE = {"archive", "task", *TARGETS}
-OPERATORS = {"operators", *ARCHIVE}
+MODELS = {"models", *KERNEL}
+OPERATORS = {"operators", "prompts", *MODELS, *ARCHIVE}
 SEARCH = {"search", "judge", "channel", *OPERATORS}
 ALLOWED = {
     "records": set(), "errors": set(), "codec": set(), "channel": set(), "kernelfile": KERNEL, "targets": TARGETS, "runner": RUNNER,
-    "task": {"task", *BOTTOM}, "judge": JUDGE, "archive": ARCHIVE, "operators": OPERATORS, "search": SEARCH,
+    "task": {"task", *BOTTOM}, "judge": JUDGE, "archive": ARCHIVE, "models": MODELS, "prompts": BOTTOM, "operators": OPERATORS, "search": SEARCH,
     "exports": {"exports", *ARCHIVE}, "view": {"view", *SEARCH}, "api": SEARCH,
     "batch": {"api", *SEARCH}, "cli": {"cli", "api", "batch", "view", "exports", *SEARCH}, "__init__": {"api", "archive", "task", "judge"},
 }  # fmt: skip

@@ -30,7 +30,7 @@ def judge(  # noqa: PLR0913, PLR0917 - each parameter is one option of the comma
 ) -> None:
     """Say whether a kernel is correct for a task, and how fast it is; or the same for a file of candidates."""
     from ..api import Session, judged
-    from ..judge.profile import profile
+    from ..records.profile import profile
     from ..view.explain import explain_text, explanation
     from ..view.terminal import Progress, verdict_text
 

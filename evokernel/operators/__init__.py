@@ -15,12 +15,17 @@ from typing import Protocol
 
 from ..archive.stones import Stone
 from ..errors import UsageError
+from ..models import Prompt
 from ..records import Config, Device, Kernel, Reply, Screen, Task, Verdict
 
 _BUILT_IN = {
     "transplant": "evokernel.operators.transplant:Transplant",
     "tune": "evokernel.operators.tune:Tune",
     "recombine": "evokernel.operators.recombine:Recombine",
+}
+_WRITERS = {
+    name: f"evokernel.operators.{name}:{name.capitalize()}"
+    for name in ("translate", "mutate", "technique", "crossover", "rethink", "simplify", "transfer", "repair")
 }
 ENTRY_POINT_GROUP = "evokernel.operators"
 MAX_BUILDS = 32
@@ -38,7 +43,8 @@ class Parent:
 class OperatorContext:
     """All that an operator may know. The same context and screens give the same batches and reply: `seed` seeds all its randomness.
 
-    `stones`: archived kernels of other searches, not judged here. `builds`: how many configurations may be built.
+    `stones`: archived kernels of other searches, not judged here. `builds`: how many configurations may be built. For writers: `tried`, one line
+    for each kernel of this lineage and what came of it, oldest first, and `examples`, verified kernels of this task, slow to fast.
     """
 
     task: Task
@@ -47,6 +53,8 @@ class OperatorContext:
     parents: tuple[Parent, ...] = ()
     stones: tuple[Stone, ...] = ()
     builds: int = MAX_BUILDS
+    tried: tuple[str, ...] = ()
+    examples: tuple[Parent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,8 +81,42 @@ class Operator(Protocol):
         """
 
 
+class Writer(Protocol):
+    """An operator that has a model write the kernel. Pure: the same context gives the same prompt, live or into a file.
+
+    Attributes:
+        parents: how many it works on.
+        stones: how many stepping stones it works on.
+    """
+
+    parents: int
+    stones: int
+
+    def prompt(self, context: OperatorContext) -> Prompt:
+        """What to ask. The answer is read by `models.reply.read`, with the first parent as the file that edits apply to.
+
+        Raises:
+            UsageError: the context lacks the parents or stones that the operator works on.
+        """
+
+
+def writers() -> tuple[str, ...]:
+    """Names of the operators that need a model."""
+    return tuple(_WRITERS)
+
+
+def writer(name: str) -> Writer:
+    """Raises:
+    UsageError: no such operator.
+    """
+    if name not in _WRITERS:
+        raise UsageError(f"there is no operator {name!r} for models; known ones: {', '.join(_WRITERS)}")
+    module, _, cls = _WRITERS[name].partition(":")
+    return getattr(import_module(module), cls)()  # type: ignore[no-any-return]
+
+
 def names() -> tuple[str, ...]:
-    """All registered operator names, built-in ones first."""
+    """All registered operators that need no model, built-in ones first."""
     return (*_BUILT_IN, *(e.name for e in entry_points(group=ENTRY_POINT_GROUP)))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..judge.profile import profile
 from ..judge.timing import CONFIDENCE
 from ..records import Admission, ErrorRow, Timing, Verdict
+from ..records.profile import profile
 from .tables import table
 from .terminal import shown
 

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.status import Status as Spinner
 
 from ..archive.runs import Asked, Confirmed, Failed, Judged, Logged, Started
-from ..judge.profile import profile
 from ..records import Interval, Status, Task, Verdict
+from ..records.profile import profile
 from ..search.run import RunResult
 from ..search.state import State
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..records import Bounds, Device, Resources, Timing, Verdict
+from .task import Device
+from .verdict import Bounds, Resources, Timing, Verdict
 
 _NEAR = 0.5  # of a bound: from here on little but less work helps
 _SHORT_US = {True: 10.0, False: 30.0}  # GPU, CPU: what starting alone takes a good part of

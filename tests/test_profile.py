@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from evokernel import codec
-from evokernel.judge.profile import Profile, profile
 from evokernel.records import (
     BaselineTime,
     Bounds,
@@ -20,6 +19,7 @@ from evokernel.records import (
     Timing,
     Verdict,
 )  # fmt: skip
+from evokernel.records.profile import Profile, profile
 
 GPU = Device("some GPU", "cuda", "sm_90a", 132, bandwidth_gbs=4000.0)
 CPU = Device("some CPU", "cpp", "x86", 8)
@@ -86,5 +86,5 @@ def test_a_kernel_that_failed_has_what_the_compiler_said() -> None:
 def test_it_travels_as_json_and_needs_no_torch() -> None:
     found = profile(verdict(20.0, Bounds(1000, 0.5), LARGE))
     assert codec.loads(Profile, codec.dumps(found)) == found
-    code = "import sys, evokernel.judge.profile; sys.exit('torch' in sys.modules)"
+    code = "import sys, evokernel.records.profile; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

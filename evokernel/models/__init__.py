@@ -1,0 +1,128 @@
+"""Models: what turns a prompt into text, one file a provider.
+
+A provider is one file with a function `open_model(spec, environ) -> Model`, one line in `_BUILT_IN` (or an entry point in the group `evokernel.models`), and
+passes `tests/contracts/model_contract.py`. Providers use their makers' own SDKs, which retry, time out and stream; what is left over is sorted here into
+three kinds: the answer is no kernel (a Completion all the same), nothing came (`Unavailable`: wait and ask again, nothing was consumed), or nothing will
+ever come (ModelError: no key, out of quota, no such model: the run stops, with its results saved).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Protocol
+
+from ..errors import UsageError
+from ..records import digest
+
+_BUILT_IN = {"anthropic": "evokernel.models.anthropic", "openai": "evokernel.models.openai", "replay": "evokernel.models.replay"}
+ENTRY_POINT_GROUP = "evokernel.models"
+EFFORTS = ("none", "low", "medium", "high", "max")
+_SPEC = re.compile(r"(?P<provider>[a-z][\w-]*)/(?P<name>[^@*\s]+)(?:@(?P<url>https?://[^*\s]+))?(?:\*(?P<weight>\d+(?:\.\d+)?))?")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a model is asked. `prefix` is the same text in every prompt of a run and target, byte by byte, so that a provider can cache it."""
+
+    prefix: str
+    rest: str
+
+    @property
+    def hash(self) -> str:
+        return digest(self.prefix, self.rest)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A model's answer. `stop`: end, length (cut off), refused, or the provider's own word. Tokens as the provider counts them: `input_tokens` in all,
+    `cached_tokens` of those read from its cache, `output_tokens` with hidden reasoning."""
+
+    text: str
+    stop: str = "end"
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+class Unavailable(Exception):
+    """No answer, and nothing consumed: the endpoint is down, overloaded or limits the rate, after the SDK's own retries. `retry_after_s`: when
+    it may be asked again, 0 if it did not say."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True)
+class CallSettings:
+    """How every call of a run is made. `effort` is one of EFFORTS; `max_tokens` of output, reasoning included; `timeout_s` for a whole call."""
+
+    effort: str = "medium"
+    max_tokens: int = 32_000
+    timeout_s: float = 900.0
+
+
+class Model(Protocol):
+    """One model at one provider. Thread-safe."""
+
+    def complete(self, prompt: Prompt, settings: CallSettings) -> Completion:
+        """Ask, and wait for the whole answer.
+
+        Raises:
+            Unavailable: see there.
+            ModelError: it cannot be used: no key, no such model, out of quota, a prompt that is too long.
+        """
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """`PROVIDER/NAME`, at another address with `@URL`, with a share in the ensemble by `*WEIGHT`: `openai/llama-70b@http://localhost:8000/v1*2`."""
+
+    provider: str
+    name: str
+    url: str | None = None
+    weight: float = 1.0
+
+    @property
+    def id(self) -> str:
+        """What names the model in proposals and prices: provider, name and address, without the weight."""
+        return f"{self.provider}/{self.name}" + (f"@{self.url}" if self.url else "")
+
+    @staticmethod
+    def parse(text: str) -> ModelSpec:
+        """Raises:
+        UsageError: not of that form, or an unknown provider.
+        """
+        match = _SPEC.fullmatch(text)
+        if not match:
+            form = "PROVIDER/NAME, for instance anthropic/NAME or openai/NAME@http://localhost:8000/v1, and *2 for twice the share"
+            raise UsageError(f"{text!r} is no model: write {form}")
+        if match["provider"] not in providers():
+            raise UsageError(f"there is no provider {match['provider']!r}; known providers: {', '.join(providers())}")
+        weight = float(match["weight"] or 1.0)
+        if weight <= 0:
+            raise UsageError(f"{text!r}: a share is more than 0")
+        return ModelSpec(match["provider"], match["name"], match["url"], weight)
+
+
+def providers() -> tuple[str, ...]:
+    """All registered provider names, built-in ones first."""
+    return (*_BUILT_IN, *(e.name for e in entry_points(group=ENTRY_POINT_GROUP)))
+
+
+def open_model(spec: ModelSpec, environ: Mapping[str, str]) -> Model:
+    """The model, ready to be asked. Imports its SDK; makes no call.
+
+    Args:
+        environ: where keys are looked up (OPENAI_API_KEY, ANTHROPIC_API_KEY).
+
+    Raises:
+        ModelError: the key is missing, and the address is the provider's own.
+    """
+    added = next((e.load() for e in entry_points(group=ENTRY_POINT_GROUP) if e.name == spec.provider), None)
+    model: Model = (added or import_module(_BUILT_IN[spec.provider])).open_model(spec, environ)
+    return model
