@@ -19,6 +19,7 @@ from .archive.store import Archive
 from .errors import UsageError
 from .judge.lane import Lane, LaneSettings
 from .kernelfile import KernelFileError, make_kernel
+from .models import Model, ModelSpec, open_model
 from .records import Admission, Kernel, Verdict
 from .search.run import RunResult, Watcher, resume, run_search
 from .targets.driver import one_gpu
@@ -98,6 +99,16 @@ def judge_environment(target: str, device: str | None) -> dict[str, str]:
     return environ
 
 
+def open_models(settings: RunSettings) -> dict[str, Model]:
+    """The models of a run by id, ready to be asked; keys come from the environment.
+
+    Raises:
+        UsageError: not a model's form. ModelError: a key is missing.
+    """
+    specs = [ModelSpec.parse(text) for text in settings.models]
+    return {spec.id: open_model(spec, os.environ) for spec in specs}
+
+
 @contextmanager
 def open_lane(task: str | Path, target: str, session: Session) -> Iterator[Lane]:
     """A judge for one task, ended at the end.
@@ -151,8 +162,9 @@ def evolve(task: str | Path, settings: RunSettings | None = None, session: Sessi
     """
     session = session or Session()
     settings = settings or RunSettings(target=choose_target("auto").name, candidates=DEFAULT_CANDIDATES)
+    models = open_models(settings)
     with open_archive(session.archive) as archive, open_lane(task, settings.target, session) as lane:
-        return run_search(archive, lane, settings, on_event)
+        return run_search(archive, lane, settings, on_event, models)
 
 
 def resume_run(run_id: str, session: Session | None = None, on_event: Watcher | None = None) -> RunResult:
@@ -169,7 +181,7 @@ def resume_run(run_id: str, session: Session | None = None, on_event: Watcher | 
         started = archive.events(row.id)[0].event
         assert isinstance(started, Started)
         with open_lane(started.task_path, row.target, session) as lane:
-            return resume(archive, lane, row.id, on_event)
+            return resume(archive, lane, row.id, on_event, open_models(started.settings))
 
 
 def judge(kernel: str | Path, task: str | Path, session: Session | None = None) -> Verdict:

@@ -26,7 +26,8 @@ STALE_S = 900.0
 @dataclass(frozen=True)
 class RunSettings:
     """What a run was asked to do; stored with it. `candidates`: kernels measured (duplicates are free). `seconds`: wall time over all
-    sessions. `start`: text of the kernel to begin with. `policy`: a name from search/policy.py."""
+    sessions. `start`: text of the kernel to begin with. `policy`: a name from search/policy.py. `models`: specs with weights, none for a search by
+    the archive's own operators; `prices`: the user's own, as given. Budgets count calls in flight and calls that were killed."""
 
     target: str
     candidates: int = 40
@@ -34,6 +35,11 @@ class RunSettings:
     seed: int = 0
     start: str | None = None
     policy: str = "ranked"
+    models: tuple[str, ...] = ()
+    effort: str = "medium"
+    budget_usd: float | None = None
+    budget_tokens: int | None = None
+    prices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.candidates < 1:
@@ -66,6 +72,23 @@ class Asked:
     """The policy decided; no operator has answered yet."""
 
     proposal: Proposal
+
+
+@dataclass(frozen=True)
+class Called:
+    """A model is about to be called for proposal `number`; the most that this can cost is spent until the answer says what it did cost."""
+
+    number: int
+    tokens: int
+    usd: float
+    prompt_hash: str = ""
+
+
+@dataclass(frozen=True)
+class Uncalled:
+    """The last call for proposal `number` came to nothing and cost nothing."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -112,7 +135,7 @@ class Ended:
     reason: str
 
 
-Event = Started | Asked | Answered | Judged | Confirmed | Failed | Paused | Ended
+Event = Started | Asked | Called | Uncalled | Answered | Judged | Confirmed | Failed | Paused | Ended
 
 
 @dataclass(frozen=True)

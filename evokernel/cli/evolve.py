@@ -12,7 +12,10 @@ from .. import __version__
 from .output import fail, json_line, result, say, speedup_fields
 
 if TYPE_CHECKING:
+    from ..archive.runs import RunSettings
     from ..search.run import RunResult
+
+PROMPT_BYTES = 16_000  # a usual prompt, for the estimate before a run
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 ArchivePath = Annotated[Path | None, typer.Option("--archive", metavar="PATH", help="The archive file to use (default: your own).")]
@@ -29,6 +32,12 @@ def evolve(  # noqa: PLR0913, PLR0917 - each parameter is one option of the comm
     candidates: Annotated[int, typer.Option(metavar="N", help="How many kernels may be measured.")] = 40,
     seconds: Annotated[float | None, typer.Option("--time", metavar="S", help="Wall time for the search, in seconds.")] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the search's decisions.")] = 0,
+    model: Annotated[list[str] | None, typer.Option(metavar="PROVIDER/NAME", help="A model to ask, @URL for your own server; several times.")] = None,
+    effort: Annotated[str, typer.Option(help="How hard models think: none, low, medium, high, max.")] = "medium",
+    budget_usd: Annotated[float | None, typer.Option(metavar="USD", help="What model calls may cost.")] = None,
+    budget_tokens: Annotated[int | None, typer.Option(metavar="N", help="How many tokens models may use, input and output.")] = None,
+    price: Annotated[list[str] | None, typer.Option(metavar="MODEL=IN,OUT", help="A price in USD for a million tokens.")] = None,
+    policy: Annotated[str, typer.Option(help="How the next step is chosen: ranked, random-operator; with models best-of-n, serial.")] = "ranked",
     archive: ArchivePath = None,
     out: Out = None,
     device: Device = None,
@@ -51,13 +60,30 @@ def evolve(  # noqa: PLR0913, PLR0917 - each parameter is one option of the comm
         if kernel.target != chosen.name:
             fail("error", f"{start} is a kernel for {kernel.target}, the search is for {chosen.name}; give --target {kernel.target}", 2)
         start_text = kernel.text
-    settings = RunSettings(target=chosen.name, candidates=candidates, seconds=seconds, seed=seed, start=start_text)
-    say(f"evokernel {__version__}: without a model the archive's own operators search: stepping stones as they are, tunables, recombination.")
+    settings = RunSettings(
+        chosen.name, candidates, seconds, seed, start_text, policy, tuple(model or ()), effort, budget_usd, budget_tokens, tuple(price or ())
+    )
+    say(f"evokernel {__version__}: {announcement(settings)}")
     began = time.monotonic()
     with Progress() as progress, open_archive(archive):
         session = Session(archive=archive, task_timeout_s=task_timeout, force=force, on_phase=progress.phase, device=device)
         found = run(task, settings, session, progress.event)
     _report(found, out, time.monotonic() - began, archive, as_json=json)
+
+
+def announcement(settings: RunSettings) -> str:
+    """What kind of search this will be, and what it may cost; raises UsageError where a price is missing."""
+    from ..models import CallSettings, ModelSpec
+    from ..models.money import estimate, prices_for
+    from ..models.prices import parse_price
+
+    if not settings.models:
+        own = "stepping stones as they are, tunables, recombination"
+        return f"without a model the archive's own operators search: {own}. Add a model with --model PROVIDER/NAME."
+    specs = [ModelSpec.parse(text) for text in settings.models]
+    prices = prices_for(specs, dict(map(parse_price, settings.prices)), settings.budget_usd)
+    cost = estimate(specs, prices, settings.candidates, PROMPT_BYTES, CallSettings(effort=settings.effort))
+    return f"the task's source and kernels made for it are sent to {', '.join(s.id for s in specs)}. {cost}."
 
 
 def resume(
@@ -98,8 +124,8 @@ def _report(found: RunResult, out: Path | None, seconds: float, archive: Path | 
             "status": status, "run": found.run_id, "task_id": found.task_id, "kernel_id": found.best.id if found.best else None,
             "kernel_path": str(path) if path else None, "target": run_row.target, "device": verdict.environment.device if verdict else None,
             **speedup_fields(verdict),
-            "candidates": found.candidates, "verified": sum(found.placements.get(p, 0) for p in ("new_best", "kept")), "cost_usd": 0.0,
-            "seconds": round(seconds, 3),
+            "candidates": found.candidates, "verified": sum(found.placements.get(p, 0) for p in ("new_best", "kept")), "tokens": found.tokens,
+            "cost_usd": found.cost_usd, "seconds": round(seconds, 3),
         })  # fmt: skip
     raise typer.Exit(130 if interrupted else 0 if verdict else 1)
 

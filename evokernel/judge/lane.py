@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from ..codec import Json, decode, encode
 from ..errors import ArchiveError, EvokernelError, JudgeError, ModelError, TaskError, UsageError
 from ..records import Admission, Config, Kernel, Screen, Task, Verdict
 from ..runner.processes import kill_tree
+from ..targets.workplace import sweep, workplace
 from . import tenant
 from .capture import Capture
 
@@ -24,6 +27,7 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 _JUDGE_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1", "OMP_WAIT_POLICY": "passive"}
 _OWN_PHASES_S = {"start": 120.0, "truth": 600.0, "baselines": 600.0, "ready": 60.0, "gpu": tenant.WAIT_S + 60.0}
 _JUDGING_S = 900.0
+_SCRATCH = "evokernel-judge-"  # of the folder for temporary files of a judge and of all that it starts
 _ERRORS = {e.__name__: e for e in (TaskError, JudgeError, ModelError, ArchiveError, UsageError)}
 _DOING = {"import": "importing the task file", "init": "constructing Model", "inputs": "get_inputs()", "forward": "Model.forward"}
 
@@ -94,6 +98,7 @@ class Lane:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._capture: Capture | None = None
+        self._scratch = contextlib.ExitStack()
         self._admission: Admission | None = None
 
     def describe(self) -> Task:
@@ -146,9 +151,14 @@ class Lane:
         self._channel, theirs = Channel.pair()
         self._capture = Capture()
         environ = {k: v for k, v in settings.environ.items() if not _SECRET.search(k)}
+        temporary = Path(tempfile.gettempdir())
+        sweep(temporary, _SCRATCH)
+        for name in ("builds", "baselines", "native"):
+            sweep(settings.cache / name)
+        scratch = self._scratch.enter_context(workplace(temporary, _SCRATCH))
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "evokernel.judge", str(theirs.fileno())],
-            env={**environ, **_JUDGE_ENVIRONMENT}, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
+            env={**environ, **_JUDGE_ENVIRONMENT, "TMPDIR": str(scratch)}, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
             stdout=self._capture.write_fd, stderr=self._capture.write_fd, start_new_session=True,
         )  # fmt: skip
         theirs.close()
@@ -208,6 +218,7 @@ class Lane:
         if process is not None:
             kill_tree(process.pid)
             process.wait()
+        self._scratch.close()
         if self._channel is not None:
             self._channel.close()
             self._channel = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ import torch
 from .. import targets
 from ..errors import JudgeError
 from ..records import PROTOCOL, Device, Environment, digest
+from ..targets.workplace import workplace
 from ..task import LoadedTask
 from .bounds import Costs, costs
 from .cases import Cases
@@ -152,14 +152,14 @@ def build_native(cache: Path) -> Path:
     path = cache / "native" / f"{digest(_NATIVE_SOURCE.read_text(), platform.machine())}.so"
     if path.exists():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     flags = ["-O2", "-std=c++17", "-shared", "-fPIC", "-fopenmp"] + (["-mclflushopt"] if platform.machine() == "x86_64" else [])
     try:
-        subprocess.run(["g++", *flags, str(_NATIVE_SOURCE), "-o", str(temporary)], check=True, capture_output=True, text=True, timeout=60)
+        with workplace(path.parent) as work:
+            built = work / path.name
+            subprocess.run(["g++", *flags, str(_NATIVE_SOURCE), "-o", str(built)], check=True, capture_output=True, text=True, timeout=60)
+            built.replace(path)
     except FileNotFoundError:
         raise JudgeError("g++ is not installed; the judge needs it on the CPU (Debian, Ubuntu: apt-get install g++)") from None
     except subprocess.SubprocessError as error:
         raise JudgeError(f"the judge's helper library does not compile: {error}") from error
-    temporary.replace(path)
     return path

@@ -71,6 +71,15 @@ class Zygote:
             theirs.close()
         return ours, int(reply["pid"])
 
+    def check(self) -> None:
+        """Its end is also its children's, and none of them is to blame.
+
+        Raises:
+            JudgeError: it has ended.
+        """
+        if self._process.poll() is not None:
+            raise JudgeError("the process that starts runners was killed, and they with it; run the command again")
+
     def close(self) -> None:
         self._channel.close()
         self._process.kill()

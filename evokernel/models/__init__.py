@@ -1,9 +1,9 @@
 """Models: what turns a prompt into text, one file a provider.
 
-A provider is one file with a function `open_model(spec, environ) -> Model`, one line in `_BUILT_IN` (or an entry point in the group `evokernel.models`), and
-passes `tests/contracts/model_contract.py`. Providers use their makers' own SDKs, which retry, time out and stream; what is left over is sorted here into
-three kinds: the answer is no kernel (a Completion all the same), nothing came (`Unavailable`: wait and ask again, nothing was consumed), or nothing will
-ever come (ModelError: no key, out of quota, no such model: the run stops, with its results saved).
+A provider is one file with a function `open_model(spec, environ) -> Model`, one line in `_BUILT_IN` (or an entry point in the group
+`evokernel.models`), and passes `tests/contracts/model_contract.py`. Providers use their makers' own SDKs, which retry, time out and stream; what is
+left over is sorted here into three kinds: the answer is no kernel (a Completion all the same), nothing came (`Unavailable`: wait and ask again),
+or nothing will ever come (ModelError: no key, out of quota, no such model: the run stops, with its results saved).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..records import digest
 _BUILT_IN = {"anthropic": "evokernel.models.anthropic", "openai": "evokernel.models.openai", "replay": "evokernel.models.replay"}
 ENTRY_POINT_GROUP = "evokernel.models"
 EFFORTS = ("none", "low", "medium", "high", "max")
-_SPEC = re.compile(r"(?P<provider>[a-z][\w-]*)/(?P<name>[^@*\s]+)(?:@(?P<url>https?://[^*\s]+))?(?:\*(?P<weight>\d+(?:\.\d+)?))?")
+_SPEC = re.compile(r"(?P<provider>[a-z][\w-]*)/(?P<name>[^*\s](?:[^*\n]*?[^*\s])??)(?:@(?P<url>https?://[^*\s]+))?(?:\*(?P<weight>\d+(?:\.\d+)?))?")
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,26 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Completion:
-    """A model's answer. `stop`: end, length (cut off), refused, or the provider's own word. Tokens as the provider counts them: `input_tokens` in all,
-    `cached_tokens` of those read from its cache, `output_tokens` with hidden reasoning."""
+    """A model's answer. `stop`: end, length (cut off), refused, or the provider's own word. Tokens as the provider counts them: `input_tokens` in
+    all, `cached_tokens` of those read from its cache, `written_tokens` of those written to it (some charge more for these), `output_tokens` with
+    hidden reasoning. Where a provider does not count, they are estimated from bytes, never too low. `text` can hold lone surrogates."""
 
     text: str
     stop: str = "end"
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    written_tokens: int = 0
 
 
 class Unavailable(Exception):
-    """No answer, and nothing consumed: the endpoint is down, overloaded or limits the rate, after the SDK's own retries. `retry_after_s`: when
-    it may be asked again, 0 if it did not say."""
+    """No answer: the endpoint is down, overloaded or limits the rate, after the SDK's own retries. `retry_after_s`: when it may be asked again, 0
+    if it did not say. `consumed`: the call may have used tokens all the same (it was cut off by our time limit): its reservation is spent."""
 
-    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+    def __init__(self, message: str, retry_after_s: float = 0.0, *, consumed: bool = False) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.consumed = consumed
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """`PROVIDER/NAME`, at another address with `@URL`, with a share in the ensemble by `*WEIGHT`: `openai/llama-70b@http://localhost:8000/v1*2`."""
+    """`PROVIDER/NAME`, at another address with `@URL`, with a share in the ensemble by `*WEIGHT`: `openai/llama-70b@http://localhost:8000/v1*2`.
+    The name of `replay` is a path, slashes and blanks included."""
 
     provider: str
     name: str
@@ -98,11 +102,14 @@ class ModelSpec:
         UsageError: not of that form, or an unknown provider.
         """
         match = _SPEC.fullmatch(text)
-        if not match:
+        if not match or (match["provider"] != "replay" and re.search(r"\s|://", match["name"])):
             form = "PROVIDER/NAME, for instance anthropic/NAME or openai/NAME@http://localhost:8000/v1, and *2 for twice the share"
             raise UsageError(f"{text!r} is no model: write {form}")
         if match["provider"] not in providers():
             raise UsageError(f"there is no provider {match['provider']!r}; known providers: {', '.join(providers())}")
+        if match["url"] and not re.fullmatch(r"https?://([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?(/[^@?#]*)?", match["url"]):
+            # the address is part of the id, which is stored and shown
+            raise UsageError(f"the address of {match['provider']}/{match['name']} is not just host, port and path: keys belong into variables")
         weight = float(match["weight"] or 1.0)
         if weight <= 0:
             raise UsageError(f"{text!r}: a share is more than 0")
@@ -118,7 +125,8 @@ def open_model(spec: ModelSpec, environ: Mapping[str, str]) -> Model:
     """The model, ready to be asked. Imports its SDK; makes no call.
 
     Args:
-        environ: where keys are looked up (OPENAI_API_KEY, ANTHROPIC_API_KEY).
+        environ: where keys are looked up: OPENAI_API_KEY and ANTHROPIC_API_KEY for the makers' own addresses; at another address, which must not
+            see those, with the host behind it (OPENAI_API_KEY_GATEWAY_EXAMPLE_COM).
 
     Raises:
         ModelError: the key is missing, and the address is the provider's own.

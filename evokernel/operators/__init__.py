@@ -44,7 +44,8 @@ class OperatorContext:
     """All that an operator may know. The same context and screens give the same batches and reply: `seed` seeds all its randomness.
 
     `stones`: archived kernels of other searches, not judged here. `builds`: how many configurations may be built. For writers: `tried`, one line
-    for each kernel of this lineage and what came of it, oldest first, and `examples`, verified kernels of this task, slow to fast.
+    for each kernel of this lineage (its first comment line) and what came of it, oldest first; `examples`, verified kernels of this task, slow to
+    fast; `draft`, how many first drafts this run has asked for before.
     """
 
     task: Task
@@ -55,6 +56,7 @@ class OperatorContext:
     builds: int = MAX_BUILDS
     tried: tuple[str, ...] = ()
     examples: tuple[Parent, ...] = ()
+    draft: int = 0
 
 
 @dataclass(frozen=True)

@@ -109,9 +109,9 @@ def _starved(cold_us: float, made: Resources, device: Device | None) -> list[str
     found = []
     if cold_us < _SHORT_US[gpu]:
         found.append(f"{cold_us:.3g} us is little more than {'a launch' if gpu else 'starting threads'} takes: do all in one step, start less")
-    if gpu and made.blocks < cores:
+    if gpu and 0 < made.blocks < cores:
         found.append(f"the largest launch has {made.blocks} blocks for {cores} multiprocessors: split rows or the inner dimension over more blocks")
-    if gpu and made.occupancy < _FEW_RESIDENT:
+    if gpu and 0 < made.occupancy < _FEW_RESIDENT:
         found.append(f"occupancy {made.occupancy:.2f}: fewer registers or less shared memory a block, or more independent loads a thread")
     if gpu and made.spill_bytes:
         found.append(f"{made.spill_bytes} bytes a thread in local memory: keep fewer values alive, index arrays by constants only")

@@ -2,8 +2,8 @@
 
 Every buffer has a region of whole pages of its own. The runner maps the regions apart, with inaccessible pages between them, and
 a buffer stands at the end of its region (256-byte aligned): running past its end faults at once, running before its start damages a
-guard pattern that the judge checks. The read-only memfd is sealed once the judge has mapped it, so nobody else can ever map it for
-writing: a store into an input or a weight is a fault, not a wrong number later.
+guard pattern that the judge checks. The size of both memfds is sealed. The read-only one is also sealed against writing once the judge has
+mapped it, so nobody else can ever map it for writing: a store into an input or a weight is a fault, not a wrong number later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALIGNMENT_BYTES = 256
 GUARD_BYTE = 0xC5
 PAGE_BYTES = mmap.PAGESIZE
 
-_F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 0x2, 0x4, 0x10
+_F_SEAL_SIZE, _F_SEAL_FUTURE_WRITE = 0x1 | 0x2 | 0x4, 0x10  # no more seals, no shrinking, no growing
 _F_ADD_SEALS = 1033
 _PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 0x1, 0x2, 0x10, 0x20, 0x4000
@@ -71,8 +71,8 @@ class Arena:
         os.ftruncate(self.fd, self.size_bytes)
         self._map = mmap.mmap(self.fd, self.size_bytes)
         self._view = memoryview(self._map)
-        if sealed:
-            fcntl.fcntl(self.fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_FUTURE_WRITE)
+        # The size of both is fixed: touching what the other side has cut off would end the judge by SIGBUS.
+        fcntl.fcntl(self.fd, _F_ADD_SEALS, _F_SEAL_SIZE | (_F_SEAL_FUTURE_WRITE if sealed else 0))
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self.mend()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import time
 from pathlib import Path
@@ -23,9 +24,12 @@ _MS_REC_PRIVATE = 0x4000 | (1 << 18)
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the process that started it ends. Call it first thing in a child."""
-    parent = os.getppid()
+def die_with_parent(parent: int | None = None) -> None:
+    """Have the kernel kill this process when the process that started it ends. Call it first thing in a child.
+
+    `parent`: its process id, where it is known from before the fork; without that, one that ended before this call is not noticed.
+    """
+    parent = parent or os.getppid()
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -51,9 +55,13 @@ def enter_pid_namespace(close_in_parent: tuple[int, ...]) -> bool:
     if libc.unshare(_CLONE_NEWPID | _CLONE_NEWNS) != 0 and not _unshare_as_user():
         become_subreaper()
         return False
+    outside = os.pidfd_open(os.getpid())
     pid = os.fork()
     if pid == 0:
         die_with_parent()
+        if select.select([outside], [], [], 0)[0]:
+            os._exit(1)  # it ended before that, and from in here no parent can be seen to change
+        os.close(outside)
         _mount_proc()
         return True
     for fd in close_in_parent:

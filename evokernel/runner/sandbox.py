@@ -1,8 +1,9 @@
 """What a runner gives up before it touches candidate code.
 
 Covers: reading anything but the interpreter, system libraries and the candidate's own build folder; every write outside; new
-processes and programs; all networking; signals to and memory of other processes; growing memory, files and core dumps.
-Does not cover: use of the cores it is pinned to (the judge's deadline does), and timing side channels.
+processes and programs; all networking; signals to and memory of other processes; new sessions, staying alive after the zygote;
+permissions, owners, times and attributes of files (Landlock leaves those open); what only root may do at all; growing memory, files and core dumps.
+Does not cover: whether a file exists (stat); use of the cores it is pinned to (the judge's deadline does), and timing side channels.
 Must not know: the task, its reference, expected values, tolerances.
 
 Landlock covers files, seccomp the rest (Landlock alone leaves UDP and process creation open). Both are applied by the process to
@@ -45,7 +46,16 @@ _REFUSED = {
         "pidfd_getfd": 438, "tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129,
         "rt_tgsigqueueinfo": 297, "inotify_init1": 294,
         "sched_setaffinity": 203, "sched_setscheduler": 144, "sched_setparam": 142, "sched_setattr": 314, "ioprio_set": 251,
-        "personality": 135, "prlimit64": 302, "setrlimit": 160,
+        "personality": 135, "prlimit64": 302, "setrlimit": 160, "kcmp": 312, "process_madvise": 440, "process_mrelease": 448, "migrate_pages": 256,
+        "setsid": 112, "setpgid": 109, "inotify_init": 253, "fanotify_init": 300, "open_by_handle_at": 304, "memfd_secret": 447,
+        "semop": 65, "semctl": 66, "semtimedop": 220, "shmctl": 31, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_unlink": 241,
+        "chmod": 90, "fchmod": 91, "fchmodat": 268, "fchmodat2": 452, "chown": 92, "fchown": 93, "lchown": 94, "fchownat": 260,
+        "utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
+        "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
+        "reboot": 169, "init_module": 175, "finit_module": 313, "delete_module": 176, "kexec_load": 246, "kexec_file_load": 320,
+        "settimeofday": 164, "clock_settime": 227, "clock_adjtime": 305, "adjtimex": 159, "sethostname": 170, "setdomainname": 171,
+        "syslog": 103, "acct": 163, "swapon": 167, "swapoff": 168, "quotactl": 179, "iopl": 172, "ioperm": 173,
+        "umount2": 166, "fsopen": 430, "move_mount": 429, "mount_setattr": 442, "open_tree": 428,
     },
     "aarch64": {
         "socket": 198, "connect": 203, "accept": 202, "bind": 200, "listen": 201, "socketpair": 199, "execve": 221,
@@ -56,11 +66,25 @@ _REFUSED = {
         "pidfd_getfd": 438, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138,
         "rt_tgsigqueueinfo": 240, "inotify_init1": 26,
         "sched_setaffinity": 122, "sched_setscheduler": 119, "sched_setparam": 118, "sched_setattr": 274, "ioprio_set": 30,
-        "personality": 92, "prlimit64": 261, "setrlimit": 164,
+        "personality": 92, "prlimit64": 261, "setrlimit": 164, "kcmp": 272, "process_madvise": 440, "process_mrelease": 448, "migrate_pages": 238,
+        "setsid": 157, "setpgid": 154, "fanotify_init": 262, "open_by_handle_at": 265, "memfd_secret": 447,
+        "semop": 193, "semctl": 191, "semtimedop": 192, "shmctl": 195, "msgsnd": 189, "msgrcv": 188, "msgctl": 187, "mq_unlink": 181,
+        "fchmod": 52, "fchmodat": 53, "fchmodat2": 452, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7,
+        "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16, "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
+        "reboot": 142, "init_module": 105, "finit_module": 273, "delete_module": 106, "kexec_load": 104, "kexec_file_load": 294,
+        "settimeofday": 170, "clock_settime": 112, "clock_adjtime": 266, "adjtimex": 171, "sethostname": 161, "setdomainname": 162,
+        "syslog": 116, "acct": 89, "swapon": 224, "swapoff": 225, "quotactl": 60,
+        "umount2": 39, "fsopen": 430, "move_mount": 429, "mount_setattr": 442, "open_tree": 428,
     },
 }  # fmt: skip
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _CLONE3 = 435
+# Calls of which only some are refused: by machine their number, which argument tells (from 0), and its values. prctl: the signal at the
+# parent's end, being dumpable, adopting orphans. ioctl: putting keys into a terminal (TIOCSTI, TIOCLINUX).
+_REFUSED_BY_ARGUMENT = (
+    ({"x86_64": 157, "aarch64": 167}, 0, (1, 4, 36)),
+    ({"x86_64": 16, "aarch64": 29}, 1, (0x5412, 0x541C)),
+)
 _CLONE_THREAD = 0x00010000
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
@@ -171,6 +195,10 @@ def _filter_program(machine: str) -> list[tuple[int, int, int, int]]:
         refuse,
         (_RET, 0, 0, _ALLOW),
     ]
+    for numbers, argument, values in _REFUSED_BY_ARGUMENT:
+        looked_at = [step for value in values for step in ((_JEQ, 0, 1, value), refuse)]
+        block = [(_LOAD, 0, 0, _OFFSET_ARG0 + 8 * argument), *looked_at, (_RET, 0, 0, _ALLOW)]
+        program += [(_JEQ, 0, len(block), numbers[machine]), *block]
     for number in sorted(_REFUSED[machine].values()):
         program += [(_JEQ, 0, 1, number), refuse]
     program.append((_RET, 0, 0, _ALLOW))

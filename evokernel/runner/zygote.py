@@ -33,17 +33,17 @@ def main(fd: int, modules: list[str]) -> None:
             request, fds = judge.receive_fds()
         except ChannelClosed:
             return
-        pid = os.fork()
+        parent, pid = os.getpid(), os.fork()
         if pid == 0:
-            _child(request["entry"], fds[0])
+            _child(parent, request["entry"], fds[0])
         os.close(fds[0])
         judge.send({"pid": pid})
 
 
-def _child(entry: str, fd: int) -> None:
+def _child(parent: int, entry: str, fd: int) -> None:
     status = 1
     try:
-        die_with_parent()
+        die_with_parent(parent)
         call_yourself(entry.removeprefix("evokernel."))
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         close_other_fds((fd,))

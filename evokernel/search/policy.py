@@ -1,7 +1,7 @@
 """Policies: what a run tries next. Pure: the same state and random stream give the same decision; no clock, no files, no judge.
 
-A policy is one function and one line in `_POLICIES`, and passes `tests/contracts/policy_contract.py`. Every proposal is made once
-(operator and parents), so a search without a model runs dry some day and says so.
+A policy is one function and one line in `_POLICIES` or `_WITH_MODELS` (writing.py), and passes `tests/contracts/policy_contract.py`. Without
+models every proposal is made once (operator and parents), so such a search runs dry some day and says so.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import combinations
 
 from ..errors import UsageError
@@ -16,6 +17,7 @@ from ..records import Proposal
 from .state import RECOMBINE, TUNE, Member, State
 
 START, TRANSPLANT = "start", "transplant"
+_PROPOSALS = 5  # proposals a candidate: a model that never writes a kernel ends some day
 RESTS_AFTER = 4  # stale children in a row
 ELITE = 16  # members that may become parents
 TRANSPLANT_SHARE = 1 / 3  # of the candidates, before anything else is tried
@@ -28,7 +30,12 @@ class Stop:
     reason: str
 
 
-Decision = Proposal | Stop
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to decide before something that is under way is done."""
+
+
+Decision = Proposal | Stop | Wait
 Policy = Callable[[State, random.Random], Decision]
 
 
@@ -56,37 +63,39 @@ def random_operator(state: State, rng: random.Random) -> Decision:
     return start(state) or (rng.choice(possible) if possible else run_dry(state))
 
 
-_POLICIES: dict[str, Policy] = {"ranked": ranked, "random-operator": random_operator}
+_POLICIES = {"ranked": "policy:ranked", "random-operator": "policy:random_operator"}
+_WITH_MODELS = {"ranked": "writing:bandit", "random-operator": "writing:random_writer", "best-of-n": "writing:best_of_n", "serial": "writing:serial"}
 
 
-def names() -> tuple[str, ...]:
-    """All policy names."""
-    return tuple(_POLICIES)
+def get(name: str, *, models: bool = False) -> Policy:
+    """The policy of that name for runs with or without models.
 
-
-def get(name: str) -> Policy:
-    """Raises:
-    UsageError: no such policy.
+    Raises:
+        UsageError: no such policy.
     """
-    if name not in _POLICIES:
-        raise UsageError(f"there is no policy {name!r}; known policies: {', '.join(_POLICIES)}")
-    return _POLICIES[name]
+    known = _WITH_MODELS if models else _POLICIES
+    if name not in known:
+        raise UsageError(f"there is no policy {name!r} for runs with{'' if models else 'out'} models; known policies: {', '.join(known)}")
+    module, _, function = known[name].partition(":")
+    return getattr(import_module(f"{__package__}.{module}"), function)  # type: ignore[no-any-return]
 
 
 def decide(state: State) -> Decision:
     """The next decision of the run's own policy. The random numbers of decision n come from (seed, n)."""
     settings = state.started.settings
-    return get(settings.policy)(state, random.Random(f"{settings.seed}:{state.proposals}"))
+    return get(settings.policy, models=bool(settings.models))(state, random.Random(f"{settings.seed}:{state.proposals}"))
 
 
-def limit(state: State) -> Stop | None:
-    """The end of the budget, if it is reached."""
+def limit(state: State) -> Stop | Wait | None:
+    """The end of the budget, if it is reached, or of what can be begun before something is done."""
     settings = state.started.settings
     if state.candidates >= settings.candidates:
         return Stop(f"all {settings.candidates} candidates are measured")
     if settings.seconds is not None and state.elapsed_s >= settings.seconds:
         return Stop(f"the {settings.seconds:g} seconds are over")
-    return None
+    if state.proposals >= _PROPOSALS * settings.candidates + 20:
+        return Stop(f"only {state.candidates} of {state.proposals} answers gave a kernel that could be measured")
+    return Wait() if state.candidates + len(state.pending) >= settings.candidates else None
 
 
 def run_dry(state: State) -> Stop:

@@ -1,7 +1,8 @@
-"""The loop: asks the policy, has an operator answer, has the judge judge, and stores each step before the next.
+"""The loop: asks the policy, has an operator or a model answer, has the judge judge, and stores each step before the next.
 
 A run lives in the archive as rows that only move forward: asked, answered, judged. Killed at any moment, it goes on where it was: what was answered
-is judged, what was only asked is asked again. One process at a time holds the run's lease.
+is judged, what was only asked is asked again. One process at a time holds the run's lease, and in it one thread (this one) decides and writes: models
+are called in threads of their own, the judge has one, and all they do is send their results back.
 
 What fails on the candidate's side is a verdict. What fails on ours is stored as an event and then raised as what it is; the run can be resumed.
 """
@@ -10,24 +11,37 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.pool import ThreadPool
+from queue import Empty, SimpleQueue
 from types import TracebackType
 
 from .. import operators
-from ..archive.runs import Answered, Asked, Ended, Failed, Logged, Paused, RunLog, RunSettings, Started, StoneRef
+from ..archive.runs import Answered, Asked, Called, Ended, Event, Failed, Logged, Paused, RunLog, RunSettings, Started, StoneRef, Uncalled
 from ..archive.store import Archive
-from ..errors import ArchiveError, UsageError
+from ..errors import ArchiveError, ModelError, UsageError
 from ..judge.lane import Judge
 from ..kernelfile import KernelFileError, make_kernel
-from ..operators import Answering, OperatorContext, Parent
+from ..models import CallSettings, Completion, Model, ModelSpec, Unavailable
+from ..models.money import Reservation, limit_reached, prices_for, reserve, settle
+from ..models.prices import parse_price
+from ..operators import Answering, OperatorContext
 from ..records import Admission, Attempt, Environment, Kernel, Proposal, Reply, Status, Verdict, unjudged
 from . import policy
-from .policy import START, TRANSPLANT, Stop
+from .asking import context_of, prompt_of, reply_of
+from .policy import START, Stop
 from .state import Member, Pending, State, fold
 
 PROOF_PATIENCE = 4.0  # a number that is announced deserves a narrow interval
 PROOFS = 3  # re-measurements at the end, while the best so far is not confirmed
+CALLS = 4  # model calls under way
+WAITING = 4  # written kernels that wait for the judge; more are not asked for
+GRACE_S = 2.0  # for calls under way at the end, so that what they cost is known
+GIVE_UP_S = 600.0  # after which a provider that does not answer ends the session
+_BACK_OFF_S = (1.0, 60.0)  # first and longest pause
+_LOOK_S = 0.5  # how often pauses and limits are looked at while nothing happens
 
 Watcher = Callable[[Logged, State], None]
 
@@ -37,7 +51,8 @@ class RunResult:
     """How a run, or a session of it, ended.
 
     `confirmed`: the best kernel was measured again in a fresh process and `verdict` is the lower of the two; without that it is no result to
-    announce. `resumable`: the run is not over. `placements` counts all proposals, `candidates` the kernels that cost a measurement.
+    announce. `resumable`: the run is not over. `placements` counts all proposals, `candidates` the kernels that cost a measurement. `tokens` and
+    `cost_usd`: what models used, never below the truth; the cost holds only those whose price is known.
     """
 
     run_id: str
@@ -49,35 +64,42 @@ class RunResult:
     placements: dict[str, int]
     reason: str
     resumable: bool
+    tokens: int = 0
+    cost_usd: float = 0.0
 
 
-def run_search(archive: Archive, judge: Judge, settings: RunSettings, on_event: Watcher | None = None) -> RunResult:
+def run_search(
+    archive: Archive, judge: Judge, settings: RunSettings, on_event: Watcher | None = None, models: Mapping[str, Model] | None = None
+) -> RunResult:
     """Search for a fast kernel of the judge's task until a limit is reached or nothing is left to try.
 
-    `on_event` sees every event after it is stored, with the state that it led to. KeyboardInterrupt ends the session with a resumable result.
+    `models`: by id, those of the settings. `on_event` sees every event after it is stored, with the state that it led to. KeyboardInterrupt ends the
+    session with a resumable result.
 
     Raises:
-        UsageError: no such policy.
+        UsageError: no such policy, a model that was not given, a budget in USD without a price.
         TaskError, JudgeError, ArchiveError: as they came; the run is stored up to there.
     """
-    policy.get(settings.policy)
+    policy.get(settings.policy, models=bool(settings.models))
     admission = judge.admit()
     archive.add_task(admission.task)
     stones = archive.stones(admission.task, settings.target)
     refs = tuple(StoneRef(s.kernel.id, s.task_id) for s in stones)
     log = archive.start_run(Started(admission.task.id, admission.device, settings, refs, admission.task.path))
-    with _Session(archive, judge, log, on_event) as session:
+    with _Session(archive, judge, log, on_event, models) as session:
         return session.drive(admission)
 
 
-def resume(archive: Archive, judge: Judge, run_id: str, on_event: Watcher | None = None) -> RunResult:
+def resume(
+    archive: Archive, judge: Judge, run_id: str, on_event: Watcher | None = None, models: Mapping[str, Model] | None = None
+) -> RunResult:
     """Go on with a run. One that is over gives its result again, without the judge.
 
     Raises:
         UsageError: no such run, or the judge's task or device is not the run's.
         TaskError, JudgeError, ArchiveError: as for `run_search`, and where a live process drives the run.
     """
-    with _Session(archive, judge, archive.acquire_run(run_id), on_event) as session:
+    with _Session(archive, judge, archive.acquire_run(run_id), on_event, models) as session:
         if session.state.ended is not None:
             return session.result(session.state.ended)
         admission = judge.admit()
@@ -96,11 +118,21 @@ def _same_place(started: Started, admission: Admission) -> None:
 class _Session:
     """One process's work on a run, from taking the lease to giving it back."""
 
-    def __init__(self, archive: Archive, judge: Judge, log: RunLog, on_event: Watcher | None) -> None:
-        self._archive, self._judge, self._log, self._on_event = archive, judge, log, on_event
+    def __init__(self, archive: Archive, judge: Judge, log: RunLog, on_event: Watcher | None, models: Mapping[str, Model] | None) -> None:
+        self._archive, self._judge, self._log, self._on_event, self._models = archive, judge, log, on_event, models or {}
         self.state = fold(log.events())
         self._began_s = time.monotonic() - self.state.elapsed_s
         self._environment: Environment | None = None  # of this session's latest verdict: stored ones from elsewhere do not count
+        settings = self.state.started.settings
+        self._settings = settings
+        if missing := [m for m in settings.models if ModelSpec.parse(m).id not in self._models]:
+            raise UsageError(f"the run asks {', '.join(missing)}, which is not open here")
+        self._prices = prices_for([ModelSpec.parse(m) for m in settings.models], dict(parse_price(p) for p in settings.prices), settings.budget_usd)
+        self._calls = CallSettings(effort=settings.effort)
+        self._results: SimpleQueue[tuple[int, object]] = SimpleQueue()
+        self._under_way: dict[int, ThreadPool] = {}
+        self._outage = _Outage()
+        self._events = 0
 
     def __enter__(self) -> _Session:
         return self
@@ -116,19 +148,108 @@ class _Session:
     def drive(self, admission: Admission) -> RunResult:
         """Move rows forward until the policy stops, then prove the best."""
         try:
-            while not isinstance(decision := self._next(), Stop):
-                if isinstance(decision, Proposal):
-                    self._append(Asked(decision))
-                elif decision.reply is None:
-                    self._append(Answered(decision.proposal.number, _storable(self._answer(decision.proposal, admission))))
-                else:
-                    self._see(self._judged(decision.proposal, decision.reply, admission))
+            # Daemon threads: after Ctrl-C nothing waits for a model's answer, and the judge is ended by its lane.
+            with ThreadPool(CALLS) as self._calling, ThreadPool(1) as self._judging:
+                end = self._advance(admission)
             self._prove(admission)
-            self._append(Ended(decision.reason))
+            self._append(Paused() if isinstance(end, _CutShort) else Ended(end.reason))
         except KeyboardInterrupt:
             self._append(Paused())
             return self.result("interrupted")
-        return self.result(decision.reason)
+        return self.result(end.reason)
+
+    def _advance(self, admission: Admission) -> Stop:
+        """Begin what can be begun and take results as they come, until there is a reason to stop and nothing answered is left to judge."""
+        end: Stop | None = None
+        grace_s = 0.0
+        while True:
+            before = self._events
+            for number, pending in list(self.state.pending.items()):
+                if number not in self._under_way:
+                    end = self._begin(pending, admission, new_calls=end is None) or end
+            if self._events != before:
+                continue
+            if end is None and self._has_room():
+                decision = policy.decide(self.state)
+                if isinstance(decision, Proposal):
+                    self._append(Asked(decision))
+                    continue
+                end = decision if isinstance(decision, Stop) else None
+            if end and self._judging not in self._under_way.values() and not any(p.reply for p in self.state.pending.values()):
+                grace_s = grace_s or time.monotonic() + GRACE_S
+                if not self._under_way or time.monotonic() > grace_s:
+                    return end
+            end = self._take(admission) or end
+
+    def _has_room(self) -> bool:
+        """Without models one thing is done after another, so that the same seed makes the same run."""
+        pending = self.state.pending.values()
+        if not self._settings.models:
+            return not pending
+        answered = sum(p.reply is not None for p in pending)
+        return len(pending) - answered < CALLS and answered < WAITING
+
+    def _begin(self, pending: Pending, admission: Admission, *, new_calls: bool) -> Stop | None:
+        """Start the next step of a proposal, or leave it for later; a reason to end where its call would go over the budget."""
+        proposal = pending.proposal
+        if pending.reply is not None:
+            self._judge_reply(proposal, pending.reply, admission)
+        elif proposal.operator == START:
+            self._append(Answered(proposal.number, _storable(Reply(self._settings.start, "the start kernel"))))
+        elif not new_calls or (proposal.model and not self._outage.over()):
+            return None
+        elif (context := self._context(proposal, admission)) is None:
+            self._append(Answered(proposal.number, Reply(None, f"kernel {proposal.parents[0]} may no longer seed a search")))
+        elif proposal.model is None:
+            self._submit(self._judging, proposal.number, partial(self._screened, operators.get(proposal.operator).run(context)))
+        else:
+            prompt = prompt_of(context, proposal)
+            most = reserve(prompt, self._calls, self._prices[proposal.model])
+            spent, settings = Reservation(*self.state.written.spending.total), self._settings
+            if reason := limit_reached(spent, Reservation(), most, settings.budget_usd, settings.budget_tokens):
+                return Stop(reason)
+            self._append(Called(proposal.number, most.tokens, most.usd, prompt.hash))
+            self._submit(self._calling, proposal.number, partial(self._models[proposal.model].complete, prompt, self._calls))
+        return None
+
+    def _context(self, proposal: Proposal, admission: Admission) -> OperatorContext | None:
+        return context_of(self.state, self._archive, admission.task, admission.device, proposal)
+
+    def _submit(self, pool: ThreadPool, number: int, work: Callable[[], object]) -> None:
+        self._under_way[number] = pool
+        pool.apply_async(work, callback=lambda value: self._results.put((number, value)), error_callback=lambda e: self._results.put((number, e)))
+
+    def _take(self, admission: Admission) -> Stop | None:
+        """Wait for one result and store what it means; a reason to end where the models cannot be used any more."""
+        try:
+            number, value = self._results.get(timeout=_LOOK_S)
+        except Empty:
+            return None
+        del self._under_way[number]
+        pending = self.state.pending[number]
+        match value:
+            case Verdict():
+                self._record(pending, make_kernel(pending.reply.text or "", self._target) if pending.reply else None, value, admission)
+                self._environment = value.environment
+            case Reply():
+                self._append(Answered(number, _storable(value)))
+            case Completion():
+                self._outage = _Outage()
+                context = self._context(pending.proposal, admission)
+                cost_usd = settle(value, self._prices[pending.proposal.model or ""]).usd
+                reply = reply_of(value, context, cost_usd) if context else Reply(None, "its stone is gone", cost_usd=cost_usd)
+                self._append(Answered(number, _storable(reply)))
+            case Unavailable():
+                if not value.consumed:
+                    self._append(Uncalled(number))
+                if self._outage.note(value.retry_after_s):
+                    return _CutShort(f"{pending.proposal.model} has not answered for {GIVE_UP_S:.0f} s: {value}")
+            case ModelError():
+                self._append(Failed(type(value).__name__, str(value)))
+                return _CutShort(str(value))
+            case BaseException():
+                raise value
+        return None
 
     def result(self, reason: str) -> RunResult:
         """The state as a result: the best confirmed kernel where there is one."""
@@ -137,25 +258,8 @@ class _Session:
         return RunResult(
             self._log.run_id, state.started.task_id, self._archive.find(best.kernel_id) if best else None, best.verdict if best else None,
             bool(best and best.confirmed), state.candidates, {p.value: n for p, n in state.placements.items()}, reason, state.ended is None,
+            *state.written.spending.total,
         )  # fmt: skip
-
-    def _next(self) -> Pending | Proposal | Stop:
-        return next(iter(self.state.pending.values()), None) or policy.decide(self.state)
-
-    def _answer(self, proposal: Proposal, admission: Admission) -> Reply:
-        state = self.state
-        if proposal.operator == START:
-            return Reply(state.started.settings.start, "the start kernel")
-        refs = [r for r in state.started.stones if proposal.operator == TRANSPLANT and r.kernel_id in proposal.parents]
-        stones = [self._archive.stone(r.kernel_id, r.task_id) for r in refs]
-        if None in stones:
-            return Reply(None, f"kernel {proposal.parents[0]} may no longer seed a search")
-        members = [state.members[p] for p in proposal.parents if p in state.members]
-        context = OperatorContext(
-            admission.task, admission.device, seed=state.started.settings.seed * 1_000_003 + proposal.number,
-            parents=tuple(Parent(self._archive.find(m.kernel_id), m.verdict) for m in members), stones=tuple(s for s in stones if s),
-        )  # fmt: skip
-        return self._screened(operators.get(proposal.operator).run(context))
 
     def _screened(self, answering: Answering) -> Reply:
         try:
@@ -166,25 +270,30 @@ class _Session:
             reply: Reply = done.value
             return reply
 
-    def _judged(self, proposal: Proposal, reply: Reply, admission: Admission) -> Logged:
-        task, target = admission.task, self.state.started.settings.target
-        kernel, verdict = None, unjudged(admission.device, Status.NO_KERNEL, reply.note)
-        if reply.text is not None:
-            try:
-                kernel = make_kernel(reply.text, target)
-                verdict = self._measured(kernel, task.id)
-            except KernelFileError as error:
-                verdict = unjudged(admission.device, Status.INVALID, str(error))
-        return self._archive.record(Attempt(proposal, reply, kernel, verdict), task, self._log, self._elapsed_s())
+    @property
+    def _target(self) -> str:
+        return self._settings.target
 
-    def _measured(self, kernel: Kernel, task_id: str) -> Verdict:
-        stored = self._archive.known(kernel.id, task_id, self._environment) if self._environment else None
-        if stored:
-            return stored
+    def _judge_reply(self, proposal: Proposal, reply: Reply, admission: Admission) -> None:
+        """Have an answer judged, or record at once what needs no judging: no kernel, no file, or a verdict that is known."""
+        pending = self.state.pending[proposal.number]
+        if reply.text is None:
+            return self._record(pending, None, unjudged(admission.device, Status.NO_KERNEL, reply.note), admission)
+        try:
+            kernel = make_kernel(reply.text, self._target)
+        except KernelFileError as error:
+            return self._record(pending, None, unjudged(admission.device, Status.INVALID, str(error)), admission)
+        known = self._archive.known(kernel.id, admission.task.id, self._environment) if self._environment else None
+        if known:
+            return self._record(pending, kernel, known, admission)
         best = self.state.best
-        verdict = self._judge.judge(kernel, incumbent_us=best.verdict.time_us if best else None)
-        self._environment = verdict.environment
-        return verdict
+        incumbent_us = best.verdict.time_us if best else None
+        return self._submit(self._judging, proposal.number, partial(self._judge.judge, kernel, incumbent_us=incumbent_us))
+
+    def _record(self, pending: Pending, kernel: Kernel | None, verdict: Verdict, admission: Admission) -> None:
+        assert pending.reply is not None
+        attempt = Attempt(pending.proposal, pending.reply, kernel, verdict)
+        self._see(self._archive.record(attempt, admission.task, self._log, self._elapsed_s()))
 
     def _prove(self, admission: Admission) -> None:
         """Measure the best again, and whatever is best after that: a lucky measurement must not be announced."""
@@ -199,13 +308,39 @@ class _Session:
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    def _append(self, event: Asked | Answered | Failed | Paused | Ended) -> None:
+    def _append(self, event: Event) -> None:
         self._see(self._log.append(event, self._elapsed_s()))
 
     def _see(self, logged: Logged) -> None:
         self.state.apply(logged)
+        self._events += 1
         if self._on_event:
             self._on_event(logged, self.state)
+
+
+class _CutShort(Stop):
+    """The end of the session, not of the run."""
+
+
+class _Outage:
+    """Since when the models have not answered, and when they may be asked again."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._until_s = 0.0
+        self._pause_s = _BACK_OFF_S[0]
+
+    def note(self, retry_after_s: float) -> bool:
+        """One more call came to nothing; whether it is time to give up."""
+        now = time.monotonic()
+        self._since_s = self._since_s if self._since_s is not None else now
+        if now >= self._until_s:  # calls that were under way together count once
+            self._until_s = now + max(self._pause_s, retry_after_s)
+            self._pause_s = min(2 * self._pause_s, _BACK_OFF_S[1])
+        return now - self._since_s > GIVE_UP_S
+
+    def over(self) -> bool:
+        return time.monotonic() >= self._until_s
 
 
 def _storable(reply: Reply) -> Reply:

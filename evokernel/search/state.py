@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ..archive.runs import Answered, Asked, Confirmed, Ended, Judged, Logged, Started
+from ..archive.runs import Answered, Asked, Called, Confirmed, Ended, Judged, Logged, Started, Uncalled
 from ..records import Placement, Proposal, Reply, Status, Verdict
 
 TUNE, RECOMBINE = "tune", "recombine"
+DISCOUNT = 0.95
+HISTORY = 200
 
 
 @dataclass
@@ -26,10 +28,63 @@ class Member:
 
 @dataclass
 class Pending:
-    """A proposal that is not judged yet; without `reply` it is not answered either."""
+    """A proposal that is not judged yet; without `reply` it is not answered either. Once a model was asked, the proposal holds the prompt's hash.
+    `turn`: how often its operator was proposed before."""
 
     proposal: Proposal
     reply: Reply | None = None
+    turn: int = 0
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A written kernel that failed and may be repaired. `depth`: repairs that led to it."""
+
+    verdict: Verdict
+    parents: tuple[str, ...]
+    depth: int
+
+
+@dataclass
+class Spending:
+    """Tokens and US dollars. `open`: by proposal, the reservations of calls whose cost is not known (yet, or ever: they were killed)."""
+
+    tokens: int = 0
+    usd: float = 0.0
+    open: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+
+    def settle(self, number: int, tokens: int, usd: float) -> None:
+        """The last call of a proposal cost this; those before it that nobody heard of again stay spent in full."""
+        *lost, _ = self.open.pop(number, [(0, 0.0)])
+        self.tokens += tokens + sum(t for t, _ in lost)
+        self.usd += usd + sum(u for _, u in lost)
+
+    @property
+    def total(self) -> tuple[int, float]:
+        """Never below the truth: all that is settled and all that is open."""
+        held = [r for calls in self.open.values() for r in calls]
+        return self.tokens + sum(t for t, _ in held), self.usd + sum(u for _, u in held)
+
+
+@dataclass
+class Arm:
+    """What an operator has earned: gains in fitness over the parent and trials, both fading by DISCOUNT with each trial of any operator."""
+
+    gain: float = 0.0
+    trials: float = 0.0
+
+
+@dataclass
+class Written:
+    """What came of models. `asked` counts proposals by operator; `broken`: kernels that failed, the latest last; `since_best`: proposals judged
+    since the best kernel changed; `history`: the latest kernels with their parents, a line each."""
+
+    asked: Counter[str] = field(default_factory=Counter)
+    broken: dict[str, Broken] = field(default_factory=dict)
+    arms: dict[str, Arm] = field(default_factory=dict)
+    spending: Spending = field(default_factory=Spending)
+    since_best: int = 0
+    history: deque[tuple[frozenset[str], str]] = field(default_factory=lambda: deque(maxlen=HISTORY))
 
 
 @dataclass
@@ -51,6 +106,7 @@ class State:
     tuned: set[str] = field(default_factory=set)
     measured: Counter[str] = field(default_factory=Counter)
     placements: Counter[Placement] = field(default_factory=Counter)
+    written: Written = field(default_factory=Written)
     elapsed_s: float = 0.0
     ended: str | None = None
     _order: dict[str, int] = field(default_factory=dict)
@@ -69,6 +125,17 @@ class State:
         """The best members, the fittest first."""
         return [self.members[kernel_id] for _, _, kernel_id in self.ranking[:count]]
 
+    def verdict_of(self, kernel_id: str) -> Verdict | None:
+        """The verdict of a member or of a failure that may be repaired."""
+        if kernel_id in self.members:
+            return self.members[kernel_id].verdict
+        return self.written.broken[kernel_id].verdict if kernel_id in self.written.broken else None
+
+    def history_of(self, parents: tuple[str, ...], most: int) -> tuple[str, ...]:
+        """What was made of these kernels, or of any where there are none: the latest `most` lines, the oldest first."""
+        lines = [line for ids, line in self.written.history if not parents or ids & set(parents)]
+        return tuple(lines[-most:])
+
     def apply(self, logged: Logged) -> None:
         """Take in the next event."""
         self.elapsed_s = logged.elapsed_s
@@ -76,9 +143,16 @@ class State:
             case Asked(proposal):
                 self.proposals = proposal.number + 1
                 self.tried.add((proposal.operator, proposal.parents))
-                self.pending[proposal.number] = Pending(proposal)
+                self.written.asked[proposal.operator] += 1
+                self.pending[proposal.number] = Pending(proposal, turn=self.written.asked[proposal.operator] - 1)
+            case Called(number, tokens, usd, prompt_hash):
+                self.written.spending.open.setdefault(number, []).append((tokens, usd))
+                self.pending[number].proposal = replace(self.pending[number].proposal, prompt_hash=prompt_hash)
+            case Uncalled(number):
+                self.written.spending.open[number].pop()
             case Answered(number, reply):
                 self.pending[number].reply = reply
+                self.written.spending.settle(number, reply.input_tokens + reply.output_tokens, reply.cost_usd)
             case Judged():
                 self._judged(logged.event)
             case Confirmed(verdict):
@@ -89,13 +163,24 @@ class State:
                 pass
 
     def _judged(self, event: Judged) -> None:
-        proposal = self.pending.pop(event.number).proposal
+        pending = self.pending.pop(event.number)
+        proposal = pending.proposal
         self.placements[event.placement] += 1
         kernel_id, verdict = event.verdict.kernel_id, event.verdict
         if kernel_id and event.placement is not Placement.DUPLICATE:
             self.measured[proposal.operator] += 1
+        before = self.best.kernel_id if self.best else None
+        self._reward(proposal, verdict)
         self._age_parents(proposal, verdict)
         self._join_family(proposal, kernel_id)
+        if proposal.model:
+            speedup = verdict.speedup
+            said = f"{speedup.low!r}x" if speedup else f"{verdict.status}: {verdict.message.partition(chr(10))[0][:160]}"
+            note = pending.reply.note if pending.reply else ""
+            self.written.history.append((frozenset((*proposal.parents, kernel_id)), f"{proposal.operator}: {note} -> {said}"))
+        if proposal.model and kernel_id and verdict.status is not Status.VERIFIED:
+            depth = self.written.broken[proposal.parents[0]].depth + 1 if proposal.parents and proposal.parents[0] in self.written.broken else 0
+            self.written.broken.setdefault(kernel_id, Broken(verdict, proposal.parents, depth))
         if verdict.status is Status.VERIFIED:
             if kernel_id not in self.members:
                 self._order[kernel_id] = len(self._order)
@@ -103,6 +188,18 @@ class State:
                 insort(self.ranking, self._place(kernel_id))
             elif verdict.fitness < self.members[kernel_id].verdict.fitness:
                 self._replace(kernel_id, verdict)
+        self.written.since_best = self.written.since_best + 1 if self.best and self.best.kernel_id == before else 0
+
+    def _reward(self, proposal: Proposal, child: Verdict) -> None:
+        """What this trial earned: the gain in fitness over the best parent (over eager code for first drafts), nothing where there is none."""
+        for arm in self.written.arms.values():
+            arm.gain *= DISCOUNT
+            arm.trials *= DISCOUNT
+        parents = [self.members[p].verdict.fitness for p in proposal.parents if p in self.members]
+        gain = child.fitness - max(parents, default=0.0)
+        arm = self.written.arms.setdefault(proposal.operator, Arm())
+        arm.trials += 1.0
+        arm.gain += min(gain, 1.0) if gain > 0 else 0.0
 
     def _age_parents(self, proposal: Proposal, child: Verdict) -> None:
         if not child.kernel_id:

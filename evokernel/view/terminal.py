@@ -106,6 +106,8 @@ def summary(found: RunResult, task: Task, path: Path | None) -> str:
             f"next: evokernel archive lineage {found.best.id[:8]}",
             f"      evokernel export module {found.best.id[:8]} {task.name}_fast.py --task {task.id[:8]}",
         ]
+    if found.tokens:
+        lines.append(f"models used {found.tokens} tokens" + (f", {found.cost_usd:.4f} USD" if found.cost_usd else ""))
     if found.resumable:
         lines.append(f"go on with: evokernel resume {found.run_id}")
     return "\n".join(lines)

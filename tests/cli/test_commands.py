@@ -16,7 +16,7 @@ COMMAND = [sys.executable, "-c", "from evokernel.cli import main; main()"]
 FIXTURES = Path(__file__).parent.parent / "cheats"
 EVOLVE_KEYS = {
     "status", "run", "task_id", "kernel_id", "kernel_path", "target", "device", "speedup", "speedup_low", "speedup_high", "baseline", "baselines_us",
-    "time_us", "candidates", "verified", "cost_usd", "seconds",
+    "time_us", "candidates", "verified", "tokens", "cost_usd", "seconds",
 }  # fmt: skip
 JUDGE_KEYS = {
     "status", "stage", "message", "speedup", "speedup_low", "speedup_high", "baseline", "baselines_us", "time_us", "milestone", "errors",

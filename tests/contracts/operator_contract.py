@@ -3,12 +3,20 @@
     class TestMine(OperatorContract):
         operator = Mine()
         context = OperatorContext(...)
+
+For one that has a model write, the same with WriterContract and `writer`.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
+import pytest
+
+from evokernel.errors import UsageError
 from evokernel.kernelfile import make_kernel, parse
-from evokernel.operators import Batch, Operator, OperatorContext
+from evokernel.operators import Batch, Operator, OperatorContext, Writer
 from evokernel.records import Reply, Screen, Status, config_key
 
 
@@ -60,3 +68,36 @@ class OperatorContract:
     def test_the_note_is_short(self) -> None:
         _, reply = answer(self.operator, self.context)
         assert len(reply.note.splitlines()) <= 10
+
+
+class WriterContract:
+    """What every operator with a model must keep to. `context` has all that the operator needs."""
+
+    writer: Writer
+    context: OperatorContext
+
+    def test_the_same_context_gives_the_same_prompt(self) -> None:
+        assert self.writer.prompt(self.context) == self.writer.prompt(self.context)
+
+    def test_the_prefix_depends_on_the_target_alone(self) -> None:
+        other = replace(self.context.task, name="another", source="def forward(self, x): return x", id="0" * 16)
+        prompts = [self.writer.prompt(c) for c in (self.context, replace(self.context, task=other), replace(self.context, seed=99, draft=3))]
+        assert len({p.prefix for p in prompts}) == 1 and prompts[0].prefix.endswith("\n")
+
+    def test_the_task_stands_before_the_question_and_the_names_are_those_of_the_task(self) -> None:
+        rest, task = self.writer.prompt(self.context).rest, self.context.task
+        assert task.source.strip() in rest and rest.index("# The task") < rest.index("# Your question")
+        assert all(f"\n{t.name} " in rest and str(list(t.shape)) in rest for t in task.signature.tensors)
+
+    def test_it_refuses_a_context_without_its_parents_or_stones(self) -> None:
+        if self.writer.parents:
+            with pytest.raises(UsageError, match="needs"):
+                self.writer.prompt(replace(self.context, parents=self.context.parents[: self.writer.parents - 1]))
+        if self.writer.stones:
+            with pytest.raises(UsageError, match="needs"):
+                self.writer.prompt(replace(self.context, stones=()))
+
+    def test_the_prompt_is_valid_unicode_and_has_no_placeholder_left(self) -> None:
+        prompt = self.writer.prompt(self.context)
+        (prompt.prefix + prompt.rest).encode()
+        assert not re.search(r"\{\{[a-z_]+\}\}", prompt.prefix + prompt.rest)
