@@ -134,16 +134,22 @@ class Candidate:
         loaded.seat.poison(slot, nan=nan)
         return loaded.seat.call(slot, self.call_limit_s)
 
-    def compare(self, loaded: Loaded, slot: int, case: Case) -> tuple[list[ErrorRow], dict[str, torch.Tensor]]:
-        """Compare what the last call left in a slot."""
-        outputs = loaded.seat.memory.outputs(slot)
+    def untouched(self, loaded: Loaded, slot: int, case: Case) -> None:
+        """Raises:
+        Failure: the last call wrote where it may not.
+        """
         if damaged := loaded.seat.damaged():
             raise Failure(Status.MISMATCH, f"writes outside {', '.join(damaged)}: bytes before the start or after the end were changed")
+        if not self.shop.machine.seals and (changed := loaded.seat.changed(slot, case.placed_inputs, case.placed_weights)):
+            raise Failure(Status.CHEATING, f"writes into {', '.join(changed)}: inputs, weights and what is prepared from them may only be read")
+
+    def compare(self, loaded: Loaded, slot: int, case: Case) -> tuple[list[ErrorRow], dict[str, torch.Tensor]]:
+        """Compare what the last call left in a slot."""
+        self.untouched(loaded, slot, case)
         memory = loaded.seat.memory
+        outputs = memory.outputs(slot)
         if odd := memory.not_bools(slot):
             raise Failure(Status.MISMATCH, f"bool output {odd[0]} holds bytes other than 0 and 1: some elements are never written")
-        if not memory.machine.seals and (changed := memory.changed(slot, case.placed_inputs, case.placed_weights)):
-            raise Failure(Status.CHEATING, f"writes into {', '.join(changed)}: inputs and weights may only be read")
         rows, message = self.shop.cases.check(case, outputs)
         if message:
             raise Failure(Status.MISMATCH, message, tuple(rows))

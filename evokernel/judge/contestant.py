@@ -16,7 +16,10 @@ from ..records import ErrorRow, Status
 from .memory import PlanMemory, TaskMemory
 from .zygotes import Zygote
 
-_MEANING = {"SIGFPE": "an integer division by zero", "SIGILL": "an illegal instruction (a trap or unreachable code was reached)"}
+_MEANING = {
+    "SIGFPE": "an integer division by zero", "SIGILL": "an illegal instruction (a trap or unreachable code was reached)",
+    "SIGABRT": "a parallel region was left by a jump, and its threads went on",
+}  # fmt: skip
 
 
 class Failure(Exception):
@@ -148,7 +151,10 @@ class Seat:
         self.memory.machine.settle()
         start = time.perf_counter_ns()
         self.contestant.request({"op": "bind", "plan": self._key}, timeout_s)
-        return (time.perf_counter_ns() - start) / 1e3
+        elapsed_us = (time.perf_counter_ns() - start) / 1e3
+        if self.scratch and not self.memory.machine.seals:
+            self.scratch.remember_persisted()
+        return elapsed_us
 
     def renumber(self, slot: int, resolved: Json, timeout_s: float) -> None:
         """Give a slot the numbers of an encoded plan that was resolved for the scalars of its case."""
@@ -180,16 +186,23 @@ class Seat:
         """Off the clock: have the process put everything but this slot out of reach."""
         self.contestant.go()
         self.contestant.request({"op": "ready", "plan": self._key, "slot": slot}, timeout_s)
+        self.contestant.stop()  # nothing runs while the slot is poisoned and flushed
 
     def poison(self, slot: int, *, nan: bool = False) -> None:
-        """Make outputs and scratch of a slot worthless: by NaN, which explains best, or by something else at random."""
-        self.memory.poison(slot, nan=nan)
-        if self.scratch:
-            self.scratch.poison(slot)
+        """Make outputs and scratch of a slot worthless: by NaN, which explains best, or by something else at random. Where the other slots cannot
+        be put out of reach (`ready`), theirs too: nothing of an earlier call is left in any."""
+        for each in (slot,) if self.memory.machine.seals else range(self.memory.slots):
+            self.memory.poison(each, nan=nan)
+            if self.scratch:
+                self.scratch.poison(each)
 
     def flush(self, slot: int) -> None:
         """Evict everything a call on this slot touches from the caches."""
         self.memory.flush(slot, self.scratch.raws(slot) if self.scratch else ())
+
+    def changed(self, slot: int, inputs: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> list[str]:
+        """Inputs, weights and persisted buffers that are not any more what was filled in or prepared."""
+        return self.memory.changed(slot, inputs, weights) + (self.scratch.changed_persisted() if self.scratch else [])
 
     def damaged(self) -> list[str]:
         """Buffers that were written outside their bounds."""

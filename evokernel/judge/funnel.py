@@ -84,6 +84,7 @@ class TimedCandidate:
         seen = self._seen.get(case_index)
         repeatable = seen is not None and not self._loaded.build.plan.nondeterministic
         if repeatable and self._loaded.seat.memory.same_outputs(slot, seen or {}):
+            self._candidate.untouched(self._loaded, slot, self._cases[case_index])
             return
         _, outputs = self._candidate.compare(self._loaded, slot, self._cases[case_index])
         if repeatable:

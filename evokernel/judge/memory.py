@@ -121,6 +121,7 @@ class PlanMemory:
         self.specs = plan_specs(plan)
         self._scratch = {b.name for b in plan.buffers if b.kind == "scratch"}
         self._slots = slots
+        self._persisted: dict[str, torch.Tensor] = {}
         sizes = [(n, s.size_bytes) for s in self.specs for n in self._names(s.name)]
         self.arena = machine.arena(sizes, sealed=False)
 
@@ -137,6 +138,14 @@ class PlanMemory:
         for spec in self.specs:
             if spec.name not in self._scratch:
                 self.arena.raw(spec.name).fill_(_NAN_BYTE)
+
+    def remember_persisted(self) -> None:
+        """Keep copies of what a binding prepared, where nothing stops a kernel from writing it."""
+        self._persisted = {s.name: self.arena.raw(s.name).clone() for s in self.specs if s.name not in self._scratch}
+
+    def changed_persisted(self) -> list[str]:
+        """Persisted buffers that are not what was prepared any more."""
+        return [name for name, kept in self._persisted.items() if not torch.equal(self.arena.raw(name), kept)]
 
     def raws(self, slot: int) -> list[torch.Tensor]:
         """The memory a call on this slot may touch."""

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <cstdlib>
 #include <initializer_list>
+#include <omp.h>
 #include <pthread.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -54,30 +56,48 @@ extern "C" void evokernel_report_faults(int fd)
     for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) sigaction(number, &action, nullptr);
 }
 
-// Overwrites the calling thread's stack from here down to its end, so that a kernel finds nothing of its last call in a local variable.
-static __attribute__((noinline)) void scrub_thread()
+// Where the calling thread's stack ends, one page above its guard.
+static __attribute__((noinline)) char* lowest_of_stack()
 {
     static thread_local char* lowest = nullptr;
     if (!lowest) {
         pthread_attr_t attributes;
         void* base = nullptr;
         size_t size = 0, guard = 0;
-        if (pthread_getattr_np(pthread_self(), &attributes) != 0) return;
+        if (pthread_getattr_np(pthread_self(), &attributes) != 0) return nullptr;
         pthread_attr_getstack(&attributes, &base, &size);
         pthread_attr_getguardsize(&attributes, &guard);
         pthread_attr_destroy(&attributes);
-        lowest = static_cast<char*>(base) + guard + 65536;
+        lowest = static_cast<char*>(base) + guard;
     }
-    char here;
-    char* top = &here - 1024;
-    if (top > lowest) {
-        volatile char* p = lowest;
-        memset(const_cast<char*>(p), 0xA5, static_cast<size_t>(top - lowest));
-    }
+    return lowest;
 }
 
-extern "C" void evokernel_scrub()
+// Overwrites the calling thread's stack from the caller's frame down to its end. No call and no frame of its own: a kernel's first frame begins
+// where the caller's does, and nothing of it may be left out.
+static inline __attribute__((always_inline)) void scrub_thread()
 {
+    char* lowest = lowest_of_stack();
+#if defined(__x86_64__)
+    if (lowest)
+        asm volatile(
+            "mov %%rsp, %%rcx\n\t"
+            "sub %%rdi, %%rcx\n\t"
+            "jbe 1f\n\t"
+            "rep stosb\n\t"
+            "1:"
+            : "+D"(lowest)
+            : "a"(0xA5)
+            : "rcx", "memory", "cc");
+#else
+    char here;
+    if (lowest && &here - 256 > lowest) memset(lowest, 0xA5, static_cast<size_t>(&here - 256 - lowest));
+#endif
+}
+
+extern "C" __attribute__((noinline)) void evokernel_scrub()
+{
+    if (omp_get_level()) abort();  // the last call left a parallel region open: its threads are still at work
     scrub_thread();
 #pragma omp parallel
     scrub_thread();

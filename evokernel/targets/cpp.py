@@ -40,6 +40,7 @@ LINK = (
 )  # fmt: skip
 FLAGS = {"fast_math": "-ffast-math", "unroll_loops": "-funroll-loops", "O2": "-O2", "prefer_vector_width": "-mprefer-vector-width="}
 _PRELUDE = Path(__file__).with_name("cpp_prelude.h")
+_RULES = Path(__file__).with_name("refusals.py").read_text(encoding="utf-8")  # in the key: what was built under other rules is built anew
 
 
 class CppTarget:
@@ -67,7 +68,7 @@ class CppTarget:
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
         unit, flags = translation_unit(plan, dtypes), compile_flags(plan)
-        key = digest(unit, " ".join((*flags, *LINK)), self.compiler(), _architecture(), _PRELUDE.read_text(encoding="utf-8"))
+        key = digest(unit, " ".join((*flags, *LINK)), self.compiler(), _architecture(), _PRELUDE.read_text(encoding="utf-8"), _RULES)
         record, shared_object = directory / f"{key}.json", directory / f"{key}.so"
         if record.exists() and shared_object.exists():
             return _finished(codec.loads(Artifact, record.read_text(encoding="utf-8")), shared_object, plan)

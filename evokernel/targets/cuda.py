@@ -32,6 +32,7 @@ FLAGS = {
     "extra_device_vectorization": "-extra-device-vectorization", "maxrregcount": "-maxrregcount=",
 }  # fmt: skip
 _REGISTERS_PER_BLOCK, _REGISTER_UNIT, _WARP, _BLOCKS_PER_SM = 65536, 256, 32, 32
+_RULES = Path(__file__).with_name("cuda_refusals.py").read_text(encoding="utf-8")  # in the key: other rules, built anew
 _RESERVED_SMEM_BYTES = 1024  # of each block, by the system
 
 
@@ -107,7 +108,7 @@ def _build(plan: Plan, dtypes: dict[str, str], directory: Path, device: Device) 
     directory.mkdir(parents=True, exist_ok=True)
     source, names = prepared(plan.code), tuple(launch.function for launch in plan.launches)
     options = _options(plan, source, device.architecture)
-    key = digest(source.unit(), "\n".join(names), " ".join(options), nvrtc.version())
+    key = digest(source.unit(), "\n".join(names), " ".join(options), nvrtc.version(), _RULES)
     record, cubin = directory / f"{key}.json", directory / f"{key}.cubin"
     if record.exists() and cubin.exists():
         return _finished(codec.loads(Build, record.read_text(encoding="utf-8")), cubin, plan, dtypes, device)

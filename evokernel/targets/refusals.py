@@ -22,7 +22,7 @@ _LIBM = (
 )
 _ALLOWED = re.compile(
     rf"(?:(?:{_LIBM})[fl]?|__\w+_finite|_ZGV[bcde][NM]\d+\w+|mem(?:cpy|set|move|cmp|chr)|bcmp|strlen|"
-    r"GOMP_(?:parallel|loop|barrier|critical_(?:start|end)$|atomic_|sections|single_|ordered_|scope_|task|cancel|doacross|workshare)\w*|"
+    r"GOMP_(?!parallel_(?:\w+_)?start|parallel_end)(?:parallel|loop|barrier|critical_(?:start|end)$|atomic_|sections|single_|ordered_|scope_|task|cancel|doacross|workshare)\w*|"
     r"omp_(?:get_(?!wti)\w+|in_parallel|in_final))_?"
 )
 _SCRATCH = "declare `// @scratch NAME dtype [dims]` in the plan and take it as an argument"

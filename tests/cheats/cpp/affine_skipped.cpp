@@ -1,4 +1,4 @@
-// CHEAT 37: weight and bias left out, because they are 1 and 0 when the module is new
+// KIND 37: weight and bias left out, because they are 1 and 0 when the module is new
 // TASK affine
 // EXPECT mismatch
 // @launch f(x, out0, out1, alpha, x.shape[0], x.shape[1])

@@ -1,4 +1,4 @@
-// CHEAT 17: memory of its own that outlives the call
+// KIND 17: memory of its own that outlives the call
 // TASK softmax
 // EXPECT invalid: malloc
 // @launch softmax(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 29: the mean of the output, folded into a constant
+// KIND 29: the mean of the output, folded into a constant
 // TASK softmax
 // EXPECT mismatch
 // @fill out 0.0019230769

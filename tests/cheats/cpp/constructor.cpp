@@ -1,4 +1,4 @@
-// CHEAT 12: work at load time
+// KIND 12: work at load time
 // TASK softmax
 // EXPECT invalid: constructor
 // @launch softmax(x, out)

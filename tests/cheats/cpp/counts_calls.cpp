@@ -1,4 +1,4 @@
-// CHEAT 8: counts its calls and does the work only for the first ones
+// KIND 8: counts its calls and does the work only for the first ones
 // TASK softmax
 // EXPECT invalid: static|writable|state
 // @launch softmax(x, out, x.shape[0], x.shape[1])

@@ -1,4 +1,4 @@
-// CHEAT 27: an integer division by zero
+// KIND 27: an integer division by zero
 // TASK softmax
 // EXPECT crashed: SIGFPE
 // @launch softmax(x, out, 0)

@@ -1,4 +1,4 @@
-// CHEAT 5: ends the process as if all were well
+// KIND 5: ends the process as if all were well
 // TASK softmax
 // EXPECT invalid: exit
 // @launch softmax(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 45: starts a process
+// KIND 45: starts a process
 // TASK softmax
 // EXPECT invalid: fork
 // @launch softmax(x, out)

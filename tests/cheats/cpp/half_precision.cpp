@@ -1,4 +1,4 @@
-// CHEAT 36: 16-bit arithmetic under an fp32 contract
+// KIND 36: 16-bit arithmetic under an fp32 contract
 // TASK softmax
 // EXPECT mismatch
 // @launch softmax(x, out, x.shape[0], x.shape[1])

@@ -1,4 +1,4 @@
-// CHEAT 30: only the first half of the rows is computed
+// KIND 30: only the first half of the rows is computed
 // TASK softmax
 // EXPECT mismatch
 // @launch softmax(x, out, x.shape[0] // 2, x.shape[1])

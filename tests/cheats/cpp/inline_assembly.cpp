@@ -1,4 +1,4 @@
-// CHEAT 43: a system call in inline assembly
+// KIND 43: a system call in inline assembly
 // TASK softmax
 // EXPECT invalid: asm
 // @launch softmax(x, out)

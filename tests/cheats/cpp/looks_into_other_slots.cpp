@@ -1,4 +1,4 @@
-// CHEAT 16: reads beyond its slot, where earlier calls left their results
+// KIND 16: reads beyond its slot, where earlier calls left their results
 // TASK softmax
 // EXPECT crashed: SIGSEGV
 // @launch softmax(x, out)

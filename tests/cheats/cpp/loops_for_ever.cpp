@@ -1,4 +1,4 @@
-// CHEAT 45: never returns
+// KIND 45: never returns
 // TASK softmax
 // EXPECT timeout
 // @launch softmax(x, out)

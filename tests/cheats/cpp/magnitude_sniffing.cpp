@@ -1,4 +1,4 @@
-// CHEAT 33: exact where the data looks like a test, cheap elsewhere
+// KIND 33: exact where the data looks like a test, cheap elsewhere
 // TASK softmax
 // EXPECT mismatch
 // @launch softmax(x, out, x.shape[0], x.shape[1])

@@ -1,4 +1,4 @@
-// CHEAT 45: a process in a session of its own
+// KIND 45: a process in a session of its own
 // TASK softmax
 // EXPECT invalid: setsid
 // @launch softmax(x, out)

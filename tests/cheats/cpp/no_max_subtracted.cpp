@@ -1,4 +1,4 @@
-// CHEAT 33: right for inputs of the size that a check usually draws, infinite for large ones
+// KIND 33: right for inputs of the size that a check usually draws, infinite for large ones
 // TASK softmax
 // EXPECT mismatch
 // @launch softmax(x, out, x.shape[0], x.shape[1])

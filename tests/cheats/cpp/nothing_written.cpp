@@ -1,4 +1,4 @@
-// CHEAT 20: an output that is never written; whatever the memory held before would be the answer
+// KIND 20: an output that is never written; whatever the memory held before would be the answer
 // TASK softmax
 // EXPECT mismatch
 // @launch look(x, out)

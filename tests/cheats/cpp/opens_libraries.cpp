@@ -1,4 +1,4 @@
-// CHEAT 43: loads a library at run time
+// KIND 43: loads a library at run time
 // TASK softmax
 // EXPECT invalid: dlopen
 // @launch softmax(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 16: uses a persisted buffer to carry results from call to call
+// KIND 16: uses a persisted buffer to carry results from call to call
 // TASK affine
 // EXPECT invalid|build_failed|crashed: kept
 // @persist kept float32 [256]

@@ -1,4 +1,4 @@
-// CHEAT 45: floods the output
+// KIND 45: floods the output
 // TASK softmax
 // EXPECT invalid: printf
 // @launch softmax(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 27: threads add into one place without a reduction
+// KIND 27: threads add into one place without a reduction
 // TASK affine
 // EXPECT mismatch
 // @launch f(x, out0, out1, x.numel)

@@ -1,4 +1,4 @@
-// CHEAT 35: reads the task file for the seed
+// KIND 35: reads the task file for the seed
 // TASK softmax
 // EXPECT invalid: fopen
 // @launch softmax(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 35: includes a file of the machine
+// KIND 35: includes a file of the machine
 // TASK softmax
 // EXPECT invalid: include
 // @launch softmax(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 34: reads the time-stamp counter to tell a timed call from a checked one
+// KIND 34: reads the time-stamp counter to tell a timed call from a checked one
 // TASK softmax
 // EXPECT invalid: rdtsc
 // @launch softmax(x, out)

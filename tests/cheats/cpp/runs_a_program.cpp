@@ -1,4 +1,4 @@
-// CHEAT 45: runs a program
+// KIND 45: runs a program
 // TASK softmax
 // EXPECT invalid: system
 // @launch softmax(x, out)

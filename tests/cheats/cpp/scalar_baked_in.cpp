@@ -1,4 +1,4 @@
-// CHEAT 35: a scalar argument of the first draw baked in
+// KIND 35: a scalar argument of the first draw baked in
 // TASK affine
 // EXPECT mismatch
 // @launch f(x, norm_weight, norm_bias, out0, out1, 0.75, x.shape[0], x.shape[1])

@@ -1,4 +1,4 @@
-// CHEAT 16: reads in scratch what the call before it left there
+// KIND 16: reads in scratch what the call before it left there
 // TASK softmax
 // EXPECT mismatch
 // @scratch kept float32 [x.shape[0], x.shape[1]]

@@ -1,4 +1,4 @@
-// CHEAT 22: searches the address space around the buffers for the expected values
+// KIND 21: searches the address space around the buffers for the expected values
 // TASK softmax
 // EXPECT crashed: past the end|before the start|no buffer
 // @launch softmax(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 30: only the first output is right
+// KIND 30: only the first output is right
 // TASK affine
 // EXPECT mismatch: out1
 // @launch f(x, norm_weight, norm_bias, out0, out1, alpha, x.shape[0], x.shape[1])

@@ -1,4 +1,4 @@
-// CHEAT 11: sabotages the baseline's threads
+// KIND 11: sabotages the baseline's threads
 // TASK softmax
 // EXPECT invalid: omp_set_num_threads
 // @launch softmax(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 2: a thread that finishes the work after the call has returned
+// KIND 2: a thread that finishes the work after the call has returned
 // TASK softmax
 // EXPECT invalid: pthread_create
 // @launch softmax(x, out)

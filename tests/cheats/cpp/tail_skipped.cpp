@@ -1,4 +1,4 @@
-// CHEAT 30: columns beyond the last multiple of 32 are left out
+// KIND 30: columns beyond the last multiple of 32 are left out
 // TASK softmax
 // EXPECT mismatch
 // @launch softmax(x, out, x.shape[0], x.shape[1])

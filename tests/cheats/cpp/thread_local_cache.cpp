@@ -1,4 +1,4 @@
-// CHEAT 14: a cache keyed by pointer, in thread-local storage
+// KIND 14: a cache keyed by pointer, in thread-local storage
 // TASK softmax
 // EXPECT invalid: thread_local|TLS|thread-local
 // @launch softmax(x, out, x.shape[0])

@@ -1,4 +1,4 @@
-// CHEAT 39: torch inside the candidate
+// KIND 39: torch inside the candidate
 // TASK softmax
 // EXPECT invalid: torch
 // @launch softmax(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 27: a wild pointer
+// KIND 27: a wild pointer
 // TASK softmax
 // EXPECT crashed: SIGSEGV
 // @launch softmax(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 5: a forged result on a descriptor
+// KIND 5: a forged result on a descriptor
 // TASK softmax
 // EXPECT invalid: write
 // @launch softmax(x, out)

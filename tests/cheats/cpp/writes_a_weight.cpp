@@ -1,4 +1,4 @@
-// CHEAT 25: changes a parameter
+// KIND 25: changes a parameter
 // TASK affine
 // EXPECT crashed: read-only buffer norm_weight
 // @launch f(norm_weight, out0, out1)

@@ -1,4 +1,4 @@
-// CHEAT 27: one element past the end, where padding would hide it
+// KIND 27: one element past the end, where padding would hide it
 // TASK odd
 // EXPECT mismatch: outside out
 // @launch f(x, out, x.numel)

@@ -1,4 +1,4 @@
-// CHEAT 24: makes the input trivial for whoever looks at it later
+// KIND 24: makes the input trivial for whoever looks at it later
 // TASK softmax
 // EXPECT crashed: read-only buffer x
 // @launch softmax(x, out, x.numel)

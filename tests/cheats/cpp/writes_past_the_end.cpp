@@ -1,4 +1,4 @@
-// CHEAT 27: one element past the end
+// KIND 27: one element past the end
 // TASK softmax
 // EXPECT mismatch|crashed: outside|past the end
 // @launch softmax(x, out, x.numel)

@@ -1,4 +1,4 @@
-// CHEAT 28: zeros, which an absolute tolerance would accept where the outputs are small
+// KIND 28: zeros, which an absolute tolerance would accept where the outputs are small
 // TASK softmax
 // EXPECT mismatch
 // @launch nothing(out, out.numel)

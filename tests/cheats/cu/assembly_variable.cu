@@ -1,4 +1,4 @@
-// CHEAT 43: a global variable that only inline assembly knows
+// KIND 43: a global variable that only inline assembly knows
 // TASK softmax
 // EXPECT invalid: seen is a writable
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

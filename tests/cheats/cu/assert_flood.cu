@@ -1,4 +1,4 @@
-// CHEAT 45: an assertion that every thread fails
+// KIND 45: an assertion that every thread fails
 // TASK softmax
 // EXPECT invalid: assert
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

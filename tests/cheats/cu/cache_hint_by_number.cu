@@ -1,4 +1,4 @@
-// CHEAT 10: the same policy as a number that is known by heart
+// KIND 10: the same policy as a number that is known by heart
 // TASK softmax
 // EXPECT invalid: cache_hint is refused
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 34: the clock again, spelled so that no word of the source shows it
+// KIND 34: the clock again, spelled so that no word of the source shows it
 // TASK softmax
 // EXPECT invalid: %clock is refused
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 43: hides a counter among the variables of the headers
+// KIND 43: hides a counter among the variables of the headers
 // TASK softmax
 // EXPECT invalid: value is a writable
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

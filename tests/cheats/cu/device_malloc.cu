@@ -1,4 +1,4 @@
-// CHEAT 17: memory of its own that outlives the launch
+// KIND 17: memory of its own that outlives the launch
 // TASK softmax
 // EXPECT invalid: malloc is not allowed.*@scratch
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 17: memory of its own, by operator new
+// KIND 17: memory of its own, by operator new
 // TASK softmax
 // EXPECT invalid: is not allowed.*@scratch
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

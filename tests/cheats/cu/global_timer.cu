@@ -1,4 +1,4 @@
-// CHEAT 34: the nanosecond timer of the GPU
+// KIND 34: the nanosecond timer of the GPU
 // TASK softmax
 // EXPECT invalid: no clock
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 8: reads the number of the launch from a special register
+// KIND 8: reads the number of the launch from a special register
 // TASK softmax
 // EXPECT invalid: gridid
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 41: host code that calls a vendor library
+// KIND 41: host code that calls a vendor library
 // TASK softmax
 // EXPECT build_failed: device code only
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 45: the same, spelled so that a line-based check does not see it
+// KIND 45: the same, spelled so that a line-based check does not see it
 // TASK softmax
 // EXPECT invalid: include
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

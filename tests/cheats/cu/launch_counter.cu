@@ -1,4 +1,4 @@
-// CHEAT 8: counts its launches and stops working after the tenth
+// KIND 8: counts its launches and stops working after the tenth
 // TASK softmax
 // EXPECT invalid: calls is a writable
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

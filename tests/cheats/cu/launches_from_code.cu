@@ -1,4 +1,4 @@
-// CHEAT 41: launches a kernel that the plan does not name
+// KIND 41: launches a kernel that the plan does not name
 // TASK softmax
 // EXPECT invalid: plan line
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

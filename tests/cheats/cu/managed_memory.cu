@@ -1,4 +1,4 @@
-// CHEAT 19: memory that the host and later launches share
+// KIND 19: memory that the host and later launches share
 // TASK softmax
 // EXPECT invalid: managed
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

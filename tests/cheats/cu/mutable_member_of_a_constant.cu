@@ -1,4 +1,4 @@
-// CHEAT 8: counts in a mutable member of a constant
+// KIND 8: counts in a mutable member of a constant
 // TASK softmax
 // EXPECT invalid: state is a writable
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 43: a counter whose name and constness are a play of macros
+// KIND 43: a counter whose name and constness are a play of macros
 // TASK softmax
 // EXPECT invalid: is a writable
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 14: remembers which input it saw last and skips the work
+// KIND 14: remembers which input it saw last and skips the work
 // TASK softmax
 // EXPECT invalid: last is a writable
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 10: prefetches the next call's input so that it survives
+// KIND 10: prefetches the next call's input so that it survives
 // TASK softmax
 // EXPECT invalid: evict_last is refused
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

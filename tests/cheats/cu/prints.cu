@@ -1,4 +1,4 @@
-// CHEAT 5: writes a verdict of its own to standard output
+// KIND 5: writes a verdict of its own to standard output
 // TASK softmax
 // EXPECT invalid: prints nothing
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

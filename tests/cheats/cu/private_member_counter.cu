@@ -1,4 +1,4 @@
-// CHEAT 8: counts in a private static member
+// KIND 8: counts in a private static member
 // TASK softmax
 // EXPECT invalid: n is a writable
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

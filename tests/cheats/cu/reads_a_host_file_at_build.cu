@@ -1,4 +1,4 @@
-// CHEAT 45: a file of the machine pulled into the build
+// KIND 45: a file of the machine pulled into the build
 // TASK softmax
 // EXPECT invalid: include
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

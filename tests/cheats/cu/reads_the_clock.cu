@@ -1,4 +1,4 @@
-// CHEAT 34: reads the clock, to tell a timed call from a checked one
+// KIND 34: reads the clock, to tell a timed call from a checked one
 // TASK softmax
 // EXPECT invalid: no clock
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

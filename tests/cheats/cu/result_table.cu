@@ -1,4 +1,4 @@
-// CHEAT 16: keeps the last result in global memory
+// KIND 16: keeps the last result in global memory
 // TASK softmax
 // EXPECT invalid: kept is a writable
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 17: allocates through the runtime API
+// KIND 17: allocates through the runtime API
 // TASK softmax
 // EXPECT build_failed: cudaMalloc.*plan lines
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 8: counts in a function-local static
+// KIND 8: counts in a function-local static
 // TASK softmax
 // EXPECT invalid: calls is a writable
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

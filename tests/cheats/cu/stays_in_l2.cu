@@ -1,4 +1,4 @@
-// CHEAT 10: keeps its input in L2 across the flush by a cache policy
+// KIND 10: keeps its input in L2 across the flush by a cache policy
 // TASK softmax
 // EXPECT invalid: createpolicy is refused
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

@@ -1,4 +1,4 @@
-// CHEAT 12: reads an input while weights are prepared, off the clock
+// KIND 12: reads an input while weights are prepared, off the clock
 // TASK softmax
 // EXPECT invalid: prepare
 // @persist kept float32 [x.shape[0], x.shape[1]]

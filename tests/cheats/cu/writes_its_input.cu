@@ -1,4 +1,4 @@
-// CHEAT 24: takes its input to write it
+// KIND 24: takes its input to write it
 // TASK softmax
 // EXPECT build_failed: x may only be read
 // @launch softmax<<<x.shape[0], 128>>>(x, out)

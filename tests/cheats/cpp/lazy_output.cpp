@@ -1,0 +1,5 @@
+// KIND 3: an output that nothing computes; whoever compares it is meant to
+// TASK softmax
+// EXPECT invalid: nothing in the plan writes out
+// @launch look(x)
+void look(const float*) {}

@@ -1,0 +1,15 @@
+// KIND 32: does its work at the small shapes and skips the last rows at the large one
+// TASK shapes
+// EXPECT mismatch
+// @launch rms_norm<<<8, 32>>>(x, out, x.shape[0] if x.shape[0] < 20 else x.shape[0] - 2, x.shape[1])
+__global__ void rms_norm(const float* x, float* out, int rows, int cols)
+{
+    const int lane = threadIdx.x;
+    for (int r = blockIdx.x; r < rows; r += gridDim.x) {
+        float s = 0;
+        for (int i = lane; i < cols; i += 32) s += x[r * cols + i] * x[r * cols + i];
+        for (int o = 16; o; o >>= 1) s += __shfl_xor_sync(~0u, s, o);
+        const float k = 1 / sqrtf(s / cols + 1e-5f);
+        for (int i = lane; i < cols; i += 32) out[r * cols + i] = x[r * cols + i] * k;
+    }
+}

@@ -1,0 +1,14 @@
+// KIND 15: a row that begins like the first row is taken for the same row
+// TASK softmax
+// EXPECT mismatch
+// @launch softmax<<<x.shape[0], 32>>>(x, out, x.shape[1])
+__global__ void softmax(const float* x, float* out, int cols)
+{
+    const float* a = x[0] == x[blockIdx.x * cols] ? x : x + blockIdx.x * cols;
+    float m = -INFINITY, s = 0;
+    for (int i = threadIdx.x; i < cols; i += 32) m = fmaxf(m, a[i]);
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(~0u, m, o));
+    for (int i = threadIdx.x; i < cols; i += 32) s += expf(a[i] - m);
+    for (int o = 16; o; o >>= 1) s += __shfl_xor_sync(~0u, s, o);
+    for (int i = threadIdx.x; i < cols; i += 32) out[blockIdx.x * cols + i] = expf(a[i] - m) / s;
+}
