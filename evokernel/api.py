@@ -19,8 +19,10 @@ from .archive.store import Archive
 from .errors import UsageError
 from .judge.lane import Lane, LaneSettings
 from .kernelfile import KernelFileError, make_kernel
+from .kernelfile.gpus import shipped_gpu
 from .models import Model, ModelSpec, open_model
 from .records import Admission, Kernel, Verdict
+from .search.post import begin
 from .search.run import RunResult, Watcher, resume, run_search
 from .targets.driver import one_gpu
 
@@ -182,6 +184,19 @@ def resume_run(run_id: str, session: Session | None = None, on_event: Watcher | 
         assert isinstance(started, Started)
         with open_lane(started.task_path, row.target, session) as lane:
             return resume(archive, lane, row.id, on_event, open_models(started.settings))
+
+
+def begin_by_post(archive: Archive, task: str | Path, gpu: str | None, candidates: int, session: Session) -> str:
+    """A new run whose answers come by file; its id. `gpu`: by its name, need not be here; None: the device that is.
+
+    Raises:
+        UsageError, TaskError: see errors.py.
+    """
+    target = targets.get("cuda") if gpu else choose_target("auto")
+    device = shipped_gpu(gpu) if gpu else target.device()
+    with open_lane(task, "cpp", session) as lane:  # only to load the task, which needs no device
+        loaded = lane.describe()
+    return begin(archive, loaded, device, RunSettings(target.name, candidates, models=("file/answers",)))
 
 
 def judge(kernel: str | Path, task: str | Path, session: Session | None = None) -> Verdict:

@@ -11,7 +11,7 @@ import sys
 import typer
 
 from ..errors import EvokernelError, TaskError
-from . import archive, doctor, evolve, export, judge, output, task
+from . import archive, doctor, evolve, export, judge, output, post, task
 from .output import fail
 
 app = typer.Typer(
@@ -20,6 +20,8 @@ app = typer.Typer(
 )  # fmt: skip
 app.command("evolve")(evolve.evolve)
 app.command("resume")(evolve.resume)
+app.command("ask")(post.ask)
+app.command("tell")(post.tell)
 app.command("judge")(judge.judge)
 app.command("doctor")(doctor.doctor)
 app.add_typer(task.app, name="task")

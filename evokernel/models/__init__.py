@@ -12,13 +12,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import UsageError
 from ..records import digest
 
-_BUILT_IN = {"anthropic": "evokernel.models.anthropic", "openai": "evokernel.models.openai", "replay": "evokernel.models.replay"}
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
+_BUILT_IN = {name: f"evokernel.models.{name}" for name in ("anthropic", "openai", "replay", "file")}
 ENTRY_POINT_GROUP = "evokernel.models"
 EFFORTS = ("none", "low", "medium", "high", "max")
 _SPEC = re.compile(r"(?P<provider>[a-z][\w-]*)/(?P<name>[^*\s](?:[^*\n]*?[^*\s])??)(?:@(?P<url>https?://[^*\s]+))?(?:\*(?P<weight>\d+(?:\.\d+)?))?")
@@ -118,7 +120,13 @@ class ModelSpec:
 
 def providers() -> tuple[str, ...]:
     """All registered provider names, built-in ones first."""
-    return (*_BUILT_IN, *(e.name for e in entry_points(group=ENTRY_POINT_GROUP)))
+    return (*_BUILT_IN, *(e.name for e in _added()))
+
+
+def _added() -> EntryPoints:
+    from importlib.metadata import entry_points  # 20 ms, of which most programs need nothing
+
+    return entry_points(group=ENTRY_POINT_GROUP)
 
 
 def open_model(spec: ModelSpec, environ: Mapping[str, str]) -> Model:
@@ -131,6 +139,6 @@ def open_model(spec: ModelSpec, environ: Mapping[str, str]) -> Model:
     Raises:
         ModelError: the key is missing, and the address is the provider's own.
     """
-    added = next((e.load() for e in entry_points(group=ENTRY_POINT_GROUP) if e.name == spec.provider), None)
+    added = next((e.load() for e in _added() if e.name == spec.provider), None)
     model: Model = (added or import_module(_BUILT_IN[spec.provider])).open_model(spec, environ)
     return model

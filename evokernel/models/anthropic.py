@@ -6,12 +6,11 @@ effort, with adaptive thinking; models that know neither say so once and are ask
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import anthropic as sdk
 
-from . import CallSettings, Completion, Model, ModelSpec, Prompt, Unavailable
+from . import CallSettings, Completion, Prompt, Unavailable
 from .money import most_tokens
 from .sdk import SdkModel, counted
 
@@ -19,14 +18,9 @@ _HOME = "https://api.anthropic.com"
 _STOPS = {"end_turn": "end", "stop_sequence": "end", "max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refused"}
 
 
-def open_model(spec: ModelSpec, environ: Mapping[str, str]) -> Model:
-    """Raises:
-    ModelError: see `AnthropicModel`.
-    """
-    return AnthropicModel(spec, environ)
-
-
 class AnthropicModel(SdkModel):
+    """See the module."""
+
     sdk = sdk
     variable = "ANTHROPIC_API_KEY"
     optional: ClassVar = {"thinking": ("thinking",), "output_config": ("output_config", "effort"), "cache_control": ("cache_control",)}
@@ -47,15 +41,16 @@ class AnthropicModel(SdkModel):
 
     async def ask(self, client: sdk.AsyncAnthropic, prompt: Prompt, parameters: dict[str, Any]) -> Completion:
         """One streamed answer. Text is joined once, at the end: the SDK's own collector is quadratic in its length."""
-        mark = {"cache_control": parameters.pop("cache_control")} if "cache_control" in parameters else {}
+        mark = {n: v for n, v in parameters.items() if n == "cache_control"}
+        common = {n: v for n, v in parameters.items() if n not in mark}
         if prompt.prefix:
-            parameters["system"] = [{"type": "text", "text": prompt.prefix, **mark}]
+            common["system"] = [{"type": "text", "text": prompt.prefix, **mark}]
         text: list[str] = []
         hidden: list[str] = []
         usage: dict[str, int] = {}
         stop, ended = None, False
         question: Any = {"role": "user", "content": prompt.rest}
-        stream = await client.messages.create(model=self.spec.name, messages=[question], stream=True, **parameters)
+        stream = await client.messages.create(model=self.spec.name, messages=[question], stream=True, **common)
         async for event in stream:
             if event.type == "message_start":
                 usage |= _counts(getattr(event.message, "usage", None))
@@ -75,6 +70,10 @@ class AnthropicModel(SdkModel):
         plain = usage.get("input_tokens", most_tokens(prompt.prefix, prompt.rest))
         output = usage.get("output_tokens", most_tokens(said, *hidden))
         return Completion(said, _STOPS.get(stop or "", stop or "end"), plain + cached + written, cached, output, written)
+
+
+open_model = AnthropicModel
+
 
 
 def _counts(usage: object) -> dict[str, int]:

@@ -6,7 +6,6 @@ estimated. Reasoning that a server leaves in the text is taken out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import openai as sdk
@@ -14,7 +13,7 @@ from openai.types.chat import ChatCompletion
 
 from ..errors import ModelError
 from ..records import digest
-from . import CallSettings, Completion, Model, ModelSpec, Prompt, Unavailable
+from . import CallSettings, Completion, Prompt, Unavailable
 from .money import most_tokens
 from .reply import without_reasoning
 from .sdk import SdkModel, counted
@@ -23,14 +22,9 @@ _HOME = "https://api.openai.com/v1"
 _STOPS = {"stop": "end", "length": "length", "content_filter": "refused"}
 
 
-def open_model(spec: ModelSpec, environ: Mapping[str, str]) -> Model:
-    """Raises:
-    ModelError: see `OpenaiModel`.
-    """
-    return OpenaiModel(spec, environ)
-
-
 class OpenaiModel(SdkModel):
+    """See the module."""
+
     sdk = sdk
     variable = "OPENAI_API_KEY"
 
@@ -70,3 +64,6 @@ class OpenaiModel(SdkModel):
             most_tokens(said, *hidden) if output_tokens is None else output_tokens,
             counted(usage, "prompt_tokens_details", "cache_write_tokens") or 0,
         )
+
+
+open_model = OpenaiModel

@@ -35,11 +35,8 @@ _QUOTA = re.compile(
     re.IGNORECASE,
 )
 _REFUSED = re.compile(r"content_policy_violation|invalid_prompt|content_filter|blocked by content filtering", re.IGNORECASE)
-# Kinds of errors inside a stream, whose status was 200, as the status they have elsewhere. Source: the table of errors in Anthropic's API reference.
-_STATUS_OF = {
-    "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403, "not_found_error": 404,
-    "request_too_large": 413, "rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529,
-}  # fmt: skip
+# Kinds of errors that no waiting mends, as the status that they have outside a stream. Source: the table of errors in Anthropic's API reference.
+_STATUS_OF = {"invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403, "not_found_error": 404}
 
 
 class SdkModel(ABC):

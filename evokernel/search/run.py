@@ -195,7 +195,7 @@ class _Session:
         if pending.reply is not None:
             self._judge_reply(proposal, pending.reply, admission)
         elif proposal.operator == START:
-            self._append(Answered(proposal.number, _storable(Reply(self._settings.start, "the start kernel"))))
+            self._append(Answered(proposal.number, storable(Reply(self._settings.start, "the start kernel"))))
         elif not new_calls or (proposal.model and not self._outage.over()):
             return None
         elif (context := self._context(proposal, admission)) is None:
@@ -232,13 +232,13 @@ class _Session:
                 self._record(pending, make_kernel(pending.reply.text or "", self._target) if pending.reply else None, value, admission)
                 self._environment = value.environment
             case Reply():
-                self._append(Answered(number, _storable(value)))
+                self._append(Answered(number, storable(value)))
             case Completion():
                 self._outage = _Outage()
                 context = self._context(pending.proposal, admission)
                 cost_usd = settle(value, self._prices[pending.proposal.model or ""]).usd
                 reply = reply_of(value, context, cost_usd) if context else Reply(None, "its stone is gone", cost_usd=cost_usd)
-                self._append(Answered(number, _storable(reply)))
+                self._append(Answered(number, storable(reply)))
             case Unavailable():
                 if not value.consumed:
                     self._append(Uncalled(number))
@@ -343,7 +343,7 @@ class _Outage:
         return time.monotonic() >= self._until_s
 
 
-def _storable(reply: Reply) -> Reply:
+def storable(reply: Reply) -> Reply:
     """The reply, without what is not valid Unicode: the archive takes nothing else, and a broken answer is the candidate's failure."""
     note = reply.note.encode("utf-8", "replace").decode()
     if reply.text is not None and reply.text.encode("utf-8", "replace").decode() != reply.text:

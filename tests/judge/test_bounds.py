@@ -79,4 +79,4 @@ def test_disturbed_blocks_are_void_but_do_not_keep_a_race_from_ending() -> None:
     looks = iter([True, False, True, True, False] + [True] * 50)
     assert race(Side(), Side(), "cold", seconds=5.0, steady=lambda: next(looks)).void_blocks == 2
     always = race(Side(), Side(), "cold", seconds=5.0, steady=lambda: False)
-    assert len(always.baseline_us) >= 16 and always.void_blocks <= 9
+    assert len(always.baseline_us) >= 16 and always.void_blocks <= 12

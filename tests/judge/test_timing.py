@@ -72,7 +72,7 @@ def test_drift_that_hits_both_sides_alike_cancels() -> None:
 def test_steady_times_end_the_race_at_once() -> None:
     candidate = Scripted(iter(lambda: 10.0, None))
     result = race(candidate, Scripted(iter(lambda: 20.0, None)), "cold", seconds=60)
-    assert result.speedup.mid == 2.0 and len(result.candidate_us) == 2 * MIN_BLOCKS
+    assert result.speedup.mid == 2.0 and 2 * MIN_BLOCKS < len(result.candidate_us) <= 3 * MIN_BLOCKS  # a quarter more than the fewest
 
 
 def test_a_lost_race_ends_early_and_claims_nothing() -> None:

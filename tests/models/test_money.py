@@ -49,7 +49,8 @@ def test_what_is_no_spec(text: str) -> None:
 
 
 def test_importing_models_loads_no_sdk() -> None:
-    code = "import evokernel.models, evokernel.models.money, evokernel.models.reply, sys; print(sorted({'openai', 'anthropic', 'httpx2'} & set(sys.modules)))"
+    imports = "import evokernel.models, evokernel.models.money, evokernel.models.reply, sys"
+    code = f"{imports}; print(sorted({{'openai', 'anthropic', 'httpx2'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
@@ -84,7 +85,7 @@ def test_a_price_from_the_user(text: str, model: str, price: tuple[float, ...]) 
     assert parse_price(text) == (model, Price(*price, "--price"))
 
 
-@pytest.mark.parametrize("text", ["", "openai/m", "openai/m=2", "openai/m=a,b", "openai/m=-1,2", "openai/m=nan,1", "openai/m=inf,1", "=1,2", "openai/m=1,2,3,4,5"])
+@pytest.mark.parametrize("text", ["", "openai/m", "=1,2", *[f"openai/m={n}" for n in ("2", "a,b", "-1,2", "nan,1", "inf,1", "1,2,3,4,5")]])
 def test_a_wrong_price_shows_the_form(text: str) -> None:
     with pytest.raises(UsageError, match="MODEL=in,out"):
         parse_price(text)
@@ -166,7 +167,7 @@ def test_recorded_answers_come_by_prompt_or_in_order(tmp_path: Path) -> None:
         model.complete(PROMPT, CallSettings())
 
 
-@pytest.mark.parametrize("row", ["{", "[]", "7", '{"stop": "end"}', '{"text": 7}', '{"text": "x", "input_tokens": "7"}', '{"text": "x", "prompt_hash": 7}'])
+@pytest.mark.parametrize("row", ["{", "[]", "7", '{"stop": "end"}', '{"text": 7}', '{"text": "", "stop": 7}', '{"text": "", "prompt_hash": 7}'])
 def test_a_broken_record_names_its_line(tmp_path: Path, row: str) -> None:
     with pytest.raises(ModelError, match=r"x\.jsonl, line 2"):
         replay(tmp_path / "x.jsonl", {"text": "fine"}, row)

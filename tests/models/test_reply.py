@@ -9,7 +9,7 @@ import pytest
 
 from evokernel.models.reply import MAX_KERNEL_BYTES, NoKernel, read, without_reasoning
 
-KERNEL = "// one thread an element\n// @launch f<<<x.numel // 256, 256>>>(x, out)\n\n__global__ void f(const float* x, float* out) {\n  int i = 0;\n}\n"
+KERNEL = "// an idea\n// @launch f<<<x.numel // 256, 256>>>(x, out)\n\n__global__ void f(const float* x, float* out) {\n  int i = 0;\n}\n"
 DRAFT = KERNEL.replace("int i = 0", "int draft = 0")
 
 
