@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import json
+import os
 import select
 import socket
 import time
@@ -73,8 +74,11 @@ class Channel:
             raise ChannelClosed("the other process is gone") from error
 
     def receive(self, timeout_s: float | None = None) -> Message:
-        """The next message, its descriptors dropped. See `receive_fds` for what is raised."""
-        return self.receive_fds(timeout_s)[0]
+        """The next message; descriptors that came with it are closed. See `receive_fds` for what is raised."""
+        message, fds = self.receive_fds(timeout_s)
+        for fd in fds:
+            os.close(fd)
+        return message
 
     def receive_fds(self, timeout_s: float | None = None) -> tuple[Message, list[int]]:
         """The next message and the descriptors that came with it.

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,15 +19,16 @@ from pathlib import Path
 import torch
 
 from ..channel import Channel, ChannelClosed, Message
-from ..errors import TaskError
+from ..errors import JudgeError, TaskError
 from ..runner.buffers import Window
 from ..runner.gpu import GraphedCall, timed
 from ..runner.main import open_window
 from ..runner.vendor import set_precision, tensor_at
+from ..targets.workplace import workplace
 from ..task import Draw, LoadedTask, load_task
 from ..task.source import user_code
 from .cases import Case
-from .contestant import Contestant, Seat
+from .contestant import Contestant, Failure, Seat
 from .memory import TaskMemory, slotted
 from .zygotes import Zygote
 
@@ -59,7 +61,7 @@ class Baseline:
         window, fds = memory.reads.exported(writable=True)
         setup: Message = {
             "baseline": name, "task": task_path, "environ": dict(environ), "window": window,
-            "scalars": [c.draw.scalars for c in cases],
+            "scalars": [c.draw.scalars for c in cases], "scratch": tempfile.gettempdir(),
         }  # fmt: skip
         self.contestant.post(setup, fds)
 
@@ -76,7 +78,17 @@ class Baseline:
             self._refills = any(self.seat.memory.changed(s, self._inputs[s % len(self._inputs)], {}) for s in slots)
 
     def run(self, mode: str) -> float:
-        """One timed call (see timing.Entrant). Inputs are filled in anew where eager code changes them."""
+        """One timed call (see timing.Entrant). Inputs are filled in anew where eager code changes them.
+
+        Raises:
+            JudgeError: the process ended or hung, for which no candidate is to blame.
+        """
+        try:
+            return self._timed(mode)
+        except Failure as failure:
+            raise JudgeError(f"the baseline {self.name} worked and then {failure.message}; run the command again") from failure
+
+    def _timed(self, mode: str) -> float:
         slot = self._turn % self.seat.memory.slots
         self._turn += 1
         self._refill(slot)
@@ -123,10 +135,9 @@ def read_cached(path: Path) -> dict[str, dict[str, float]]:
 
 def write_cached(path: Path, times: Mapping[str, Mapping[str, float]]) -> None:
     """Store measured times; readers see the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(times, indent=1))
-    temporary.replace(path)
+    with workplace(path.parent) as work:
+        (work / path.name).write_text(json.dumps(times, indent=1))
+        (work / path.name).replace(path)
 
 
 def main(channel: Channel) -> None:
@@ -158,6 +169,8 @@ def _prepared(message: Message, fds: list[int]) -> list[Callable[[], Message]]:
     loaded.model.to(device)
     weights = {w.name: tensor_at(window.address(w.name), w.dtype, w.shape, w.stride, device) for w in loaded.task.signature.weights}
     loaded.bind(weights)
+    if message["baseline"] in _COMPILE_MODE:
+        _throw_away(message["scratch"])
     model = _model(loaded, message["baseline"], device)
     calls = []
     for slot, scalars in enumerate(message["scalars"]):
@@ -167,6 +180,13 @@ def _prepared(message: Message, fds: list[int]) -> list[Callable[[], Message]]:
         args, kwargs = loaded.arguments(Draw(0, inputs, scalars))
         calls.append(_call(partial(model, *args, **kwargs), message["baseline"], device))
     return calls
+
+
+def _throw_away(scratch: str) -> None:
+    """From here on temporary files, those of compilers too, go where the judge's do, and with them."""
+    import torch._inductor.codecache  # noqa: F401 - keeps precompiled headers, which take seconds to make, where temporary files went until now
+
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
 
 
 def _model(loaded: LoadedTask, name: str, device: str) -> Callable[..., object]:

@@ -16,6 +16,11 @@ from ..records import ErrorRow, Status
 from .memory import PlanMemory, TaskMemory
 from .zygotes import Zygote
 
+# How a process ends that was killed from outside, for want of memory, say; a kernel that is to blame does it again.
+SILENT_ENDS = (
+    "the process ended without a word (a stack overflow in a thread, a limit on memory or time)",
+    "the process ended between two calls",
+)
 _MEANING = {
     "SIGFPE": "an integer division by zero", "SIGILL": "an illegal instruction (a trap or unreachable code was reached)",
     "SIGABRT": "a parallel region was left by a jump, and its threads went on",
@@ -36,6 +41,7 @@ class Contestant:
     """One process that answers our requests. Requests that fail raise `Failure`, and after most of them the process is gone."""
 
     def __init__(self, zygote: Zygote, entry: str) -> None:
+        self._zygote = zygote
         self._channel, self._pid = zygote.fork(entry)
         self._ranges: dict[str, tuple[int, int]] = {}
 
@@ -44,6 +50,7 @@ class Contestant:
 
         Raises:
             Failure: the process ended, hung (it is killed), or says that it failed.
+            JudgeError: it ended with the zygote.
         """
         self.go()
         self.post(message, fds)
@@ -65,7 +72,8 @@ class Contestant:
             raise Failure(Status.TIMEOUT, f"did not finish within {timeout_s:.0f} s (an endless loop, or far too slow)") from None
         except ChannelClosed:
             self.kill()
-            raise Failure(Status.CRASHED, "the process ended without a word (a stack overflow in a thread, a limit on memory or time)") from None
+            self._zygote.check()
+            raise Failure(Status.CRASHED, SILENT_ENDS[0]) from None
         except ChannelError as error:
             raise self._forged(str(error)) from None
         try:
@@ -98,7 +106,8 @@ class Contestant:
                 raise ProcessLookupError
             os.kill(self._pid, number)
         except ProcessLookupError:
-            raise Failure(Status.CRASHED, "the process ended between two calls") from None
+            self._zygote.check()
+            raise Failure(Status.CRASHED, SILENT_ENDS[1]) from None
 
     def kill(self) -> None:
         """End the process now. Safe to call twice."""

@@ -29,7 +29,7 @@ from ..records import (
 from .bounds import bounds, impossible
 from .candidate import Build, Candidate, Loaded
 from .cases import Case
-from .contestant import Failure
+from .contestant import SILENT_ENDS, Failure
 from .field import Field
 from .memory import SLOTS
 from .sanitize import sanitized
@@ -109,6 +109,10 @@ class Funnel:
 
     def judge(self, kernel: Kernel, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
         """The full verdict of a kernel in its default configuration (see lane.Judge). Never raises for what the candidate does."""
+        verdict = self._once(kernel, incumbent_us, patience)
+        return self._once(kernel, incumbent_us, patience) if verdict.message in SILENT_ENDS else verdict
+
+    def _once(self, kernel: Kernel, incumbent_us: float | None, patience: float) -> Verdict:
         progress = _Progress()
         try:
             candidate = Candidate(self.shop, kernel, self._call_limit_s)

@@ -10,7 +10,6 @@ import ctypes
 import os
 import platform
 import re
-import shutil
 import struct
 import tempfile
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from .compiler import MISSING, PRELUDE_FILE_LIMIT_BLOCKS, gxx, message_of, run_l
 from .objectfile import ObjectFile
 from .refusals import check_instructions, check_object, features
 from .shims import shim_names, translation_unit
+from .workplace import workplace
 
 COMPILE = (
     "-std=c++20", "-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti",
@@ -72,15 +72,12 @@ class CppTarget:
         record, shared_object = directory / f"{key}.json", directory / f"{key}.so"
         if record.exists() and shared_object.exists():
             return _finished(codec.loads(Artifact, record.read_text(encoding="utf-8")), shared_object, plan)
-        work = Path(tempfile.mkdtemp(prefix="building-", dir=directory))
-        try:
+        with workplace(directory) as work:
             _compile(unit, plan, flags, _prelude(directory, flags), work)
             artifact = _inspect(work / "kernel.so", plan)
             (work / "record").write_text(codec.dumps(artifact), encoding="utf-8")
             (work / "kernel.so").replace(shared_object)
             (work / "record").replace(record)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
         return _finished(artifact, shared_object, plan)
 
     def load(self, artifact: Artifact) -> CppProgram:
@@ -163,18 +160,16 @@ def _prelude(directory: Path, flags: tuple[str, ...]) -> Path:
     header = folder / "prelude.h"
     if header.exists():
         return header
-    work = Path(tempfile.mkdtemp(prefix="prelude-", dir=directory))
     try:
-        (work / "prelude.h").write_text(text, encoding="utf-8")
-        command = [gxx(), *flags, "-x", "c++-header", "prelude.h", "-o", "prelude.h.gch"]
-        if run_limited(command, work, file_blocks=PRELUDE_FILE_LIMIT_BLOCKS).code != 0:
-            (work / "prelude.h.gch").unlink(missing_ok=True)  # without it the header is read as text: slower, same result
-        work.rename(folder)
+        with workplace(directory) as work:
+            (work / "prelude.h").write_text(text, encoding="utf-8")
+            command = [gxx(), *flags, "-x", "c++-header", "prelude.h", "-o", "prelude.h.gch"]
+            if run_limited(command, work, file_blocks=PRELUDE_FILE_LIMIT_BLOCKS).code != 0:
+                (work / "prelude.h.gch").unlink(missing_ok=True)  # without it the header is read as text: slower, same result
+            work.rename(folder)
     except OSError:
         if not header.exists():  # unless another process was first
             raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return header
 
 

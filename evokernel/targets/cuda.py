@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from .cuda_refusals import check_calls, check_instructions, check_state, code_ha
 from .cuda_source import Source, prepared
 from .driver import first_gpu, unavailable
 from .objectfile import ObjectFile
+from .workplace import workplace
 
 OPTIONS = ("-default-device", "-std=c++20", "-w", "--ptxas-options=-v")
 FLAGS = {
@@ -112,14 +111,11 @@ def _build(plan: Plan, dtypes: dict[str, str], directory: Path, device: Device) 
     record, cubin = directory / f"{key}.json", directory / f"{key}.cubin"
     if record.exists() and cubin.exists():
         return _finished(codec.loads(Build, record.read_text(encoding="utf-8")), cubin, plan, dtypes, device)
-    work = Path(tempfile.mkdtemp(prefix="building-", dir=directory))
-    try:
+    with workplace(directory) as work:
         build = _compile(source, plan, options, work)
         (work / "record").write_text(codec.dumps(build), encoding="utf-8")
         (work / "kernel.cubin").replace(cubin)
         (work / "record").replace(record)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return _finished(build, cubin, plan, dtypes, device)
 
 

@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -87,7 +88,9 @@ class _Worker:
     """One compiler process. Raises: JudgeError: it does not start."""
 
     def __init__(self) -> None:
-        environment = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "LC_ALL": "C.UTF-8", "PATH": os.defpath}
+        environment = {
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "LC_ALL": "C.UTF-8", "PATH": os.defpath, "TMPDIR": tempfile.gettempdir(),
+        }  # fmt: skip
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", str(Path(__file__).with_name("nvrtc_worker.py"))], env=environment, text=True, encoding="utf-8",
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,

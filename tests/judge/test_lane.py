@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,15 +53,62 @@ def make_lane(tmp_path: Path, own_folders: Path):  # type: ignore[no-untyped-def
         lane.close()
 
 
-def gone(name: str) -> bool:
+def gone(name: str, limit_s: float = 5.0) -> bool:
     """Whether no process has `name` on its command line any more, soon."""
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        alive = [p for p in Path("/proc").glob("[0-9]*") if p.name != str(os.getpid()) and name in _command_line(p)]
-        if not alive:
-            return True
+    deadline = time.monotonic() + limit_s
+    while any(name in _command_line(p) for p in Path("/proc").glob("[0-9]*") if p.name != str(os.getpid())):
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(0.05)
-    return False
+    return True
+
+
+def processes_of(lane: Lane) -> dict[int, str]:
+    """The lane's processes, parents first: which part of it each is."""
+    assert lane._process
+    found, queue = {lane._process.pid: "judge"}, [lane._process.pid]
+    while queue:
+        for pid in children(queue.pop(0)):
+            queue.append(pid)
+            try:
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+            except OSError:
+                continue  # it has just ended
+            line = _command_line(Path(f"/proc/{pid}"))
+            if "evokernel.judge" in line:
+                found[pid] = "judge"
+            elif "evokernel.runner.zygote" in line:
+                found[pid] = {"runner.main": "runner", "judge.baselines": "baseline"}.get(name, "zygote")
+    return found
+
+
+class Watch:
+    """Collects, while it is open, the environment blocks of a lane's processes as /proc shows them: those their programs were started with."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.environments: dict[str, set[bytes]] = {}
+        self._lane = lane
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> "Watch":
+        self._lane.admit()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(0.01):
+            for pid, kind in processes_of(self._lane).items():
+                try:
+                    block = Path(f"/proc/{pid}/environ").read_bytes()
+                except OSError:
+                    continue
+                if block:
+                    self.environments.setdefault(kind, set()).add(block)
 
 
 def _command_line(process: Path) -> str:
@@ -92,21 +142,57 @@ def test_a_flood_is_drained_and_kept_in_part_and_secrets_stay_outside(make_lane:
     noise = "        os.write(1, b'\\xff raw \\r' * 20000)\n        print('{\"result\": 1}' * 5000)\n        return torch.relu"
     environ = {**os.environ, "SOME_API_KEY": "key-7431", "MY_PLAIN_SETTING": "plain-7431"}
     lane = make_lane(MODEL.replace("        return torch.relu", noise) + "print(dict(os.environ), flush=True)\n", environ)
-    verdict = lane.judge(make_kernel(RELU, "cpp"))
+    with Watch(lane) as watch:
+        verdict = lane.judge(make_kernel(RELU, "cpp"))
     assert verdict.status is Status.VERIFIED, verdict.message
+    assert set(watch.environments) == {"judge", "zygote", "runner", "baseline"}
+    assert not any(b"key-7431" in block for blocks in watch.environments.values() for block in blocks), "as it was when the program started"
     assert len(lane.printed()) < 4 * 70_000
     assert "[...]" in lane.printed()
     assert "plain-7431" in lane.printed() and "key-7431" not in lane.printed()
 
 
-def test_a_judge_that_dies_is_started_again(make_lane: Callable[..., Lane]) -> None:
+def test_a_judge_or_baseline_that_dies_is_started_again(make_lane: Callable[..., Lane]) -> None:
     lane = make_lane(MODEL)
     first = lane.admit()
-    assert lane._process
-    for pid in children(lane._process.pid):
-        os.kill(pid, signal.SIGKILL)
-    assert lane.judge(make_kernel(RELU, "cpp")).status is Status.VERIFIED
-    assert lane.admit() == first
+    for victim in ("judge", "baseline"):
+        kinds = processes_of(lane)
+        os.kill(next(pid for pid, kind in reversed(kinds.items()) if kind == victim), signal.SIGKILL)
+        verdict = lane.judge(make_kernel(RELU, "cpp"))
+        assert verdict.status is Status.VERIFIED, f"{victim}: {verdict.message}"
+        assert lane.admit() == first
+
+
+OWNER = """
+import sys
+from pathlib import Path
+from evokernel.judge.lane import Lane, LaneSettings
+task, cache = sys.argv[1:]
+print(Lane(LaneSettings(task, "cpp", Path(cache), {"PATH": "/usr/bin:/bin"})).describe().name)
+"""
+
+
+def test_a_killed_owner_takes_all_along_and_the_next_one_tidies_up(tmp_path: Path) -> None:
+    mark = f"evokernel_orphan_{os.getpid()}"
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    daemon = f"if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: os.execv('/bin/sleep', ['{mark}', '600'])\n    os._exit(0)\n"
+    stray = "import tempfile\ntempfile.mkdtemp()\n"
+    (tmp_path / "hangs.py").write_text(MODEL + daemon + stray + "while True: pass\n")
+    (tmp_path / "fine.py").write_text(MODEL + stray)
+    environ = {**os.environ, "TMPDIR": str(temporary)}
+    command = [sys.executable, "-P", "-c", OWNER]
+    owner = subprocess.Popen([*command, str(tmp_path / "hangs.py"), str(tmp_path / "cache")], env=environ)
+    deadline = time.monotonic() + 60
+    while gone(mark, limit_s=0.0):
+        assert time.monotonic() < deadline and owner.poll() is None
+        time.sleep(0.02)
+    owner.kill()
+    owner.wait()
+    assert gone(mark)
+    assert len(list(temporary.iterdir())) == 1
+    done = subprocess.run([*command, str(tmp_path / "fine.py"), str(tmp_path / "cache")], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "fine\n" and list(temporary.iterdir()) == []
 
 
 def test_a_task_file_that_changes_under_a_run_is_noticed(make_lane: Callable[..., Lane], tmp_path: Path) -> None:

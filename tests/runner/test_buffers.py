@@ -1,6 +1,7 @@
 """Shared memory: what a runner can and cannot reach."""
 
 import ctypes
+import fcntl
 import os
 import signal
 
@@ -34,6 +35,30 @@ def test_a_sealed_arena_cannot_be_mapped_for_writing_by_anyone_else() -> None:
     arena.view("x")[:3] = b"abc"  # the judge still can
     window = Window(os.dup(arena.fd), arena.places.values(), writable=False)
     assert ctypes.string_at(window.address("x"), 3) == b"abc"
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_nobody_can_change_the_size_of_an_arena(sealed: bool) -> None:
+    arena = Arena([("x", 3 * PAGE_BYTES)], sealed=sealed)
+    theirs = os.dup(arena.fd)
+    for size in (0, PAGE_BYTES, arena.size_bytes + PAGE_BYTES):
+        with pytest.raises(PermissionError):
+            os.ftruncate(theirs, size)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(theirs, 1033, 0x8)  # F_ADD_SEALS, F_SEAL_WRITE: the judge could not fill its buffers any more
+    arena.view("x")[:5] = b"still"
+    assert bytes(arena.view("x")[:5]) == b"still"
+
+
+def test_a_hole_cannot_be_punched_into_what_may_only_be_read() -> None:
+    arena = Arena([("x", PAGE_BYTES)], sealed=True)
+    arena.view("x")[:3] = b"abc"
+    libc = ctypes.CDLL(None, use_errno=True)
+    keep_size_and_punch = 0x3
+    assert libc.fallocate(arena.fd, keep_size_and_punch, ctypes.c_long(0), ctypes.c_long(arena.size_bytes)) == -1
+    with pytest.raises(PermissionError):
+        os.pwrite(arena.fd, b"xyz", 0)
+    assert bytes(arena.view("x")[:3]) == b"abc"
 
 
 @pytest.mark.parametrize("offset", [-1, -200, 100, 200])
