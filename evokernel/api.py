@@ -57,12 +57,15 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def open_archive(path: Path | None = None) -> Iterator[Archive]:
-    """The archive file, created if need be, with the shipped stepping stones in it.
+def open_archive(path: Path | None = None, *, create: bool = True) -> Iterator[Archive]:
+    """The archive file (None: the user's own), created if need be, with the shipped stepping stones in it. `create`: whether a path may be new.
 
     Raises:
+        UsageError: there is none at the path.
         ArchiveError: it cannot be opened.
     """
+    if path and not create and not path.exists():
+        raise UsageError(f"there is no archive at {path}; without --archive your own is used ({data_folder() / 'archive.db'})")
     file = path or data_folder() / "archive.db"
     file.parent.mkdir(parents=True, exist_ok=True)
     with Archive(file) as archive:
@@ -176,7 +179,7 @@ def resume_run(run_id: str, session: Session | None = None, on_event: Watcher | 
         UsageError: no such run. Otherwise as `evolve`.
     """
     session = session or Session()
-    with open_archive(session.archive) as archive:
+    with open_archive(session.archive, create=False) as archive:
         row = next((r for r in archive.runs() if r.id.startswith(run_id)), None)
         if row is None:
             raise UsageError(f"there is no run {run_id!r}; `evokernel archive runs` lists them")

@@ -29,7 +29,7 @@ def list_(
     from ..archive.search import Filters
     from ..view.tables import entries_text
 
-    with open_archive(archive) as opened:
+    with open_archive(archive, create=False) as opened:
         entries = opened.entries(Filters(target, device, None, technique, min_speedup, verified), limit)
     result(entries_text(entries))
     if json:
@@ -47,7 +47,7 @@ def search(
     from ..archive.search import Filters
     from ..view.tables import hits_text
 
-    with open_archive(archive) as opened:
+    with open_archive(archive, create=False) as opened:
         hits = opened.search(" ".join(words), Filters(target, None, None, technique, min_speedup, verified), limit)
     result(hits_text(hits))
     if json:
@@ -61,7 +61,7 @@ def show(kernel: KernelId, archive: ArchivePath = None, json: Json = False) -> N
     from ..archive.search import Filters
     from ..view.tables import kernel_text
 
-    with open_archive(archive) as opened:
+    with open_archive(archive, create=False) as opened:
         found = opened.find(kernel)
         entries = opened.entries(Filters(kernel_id=found.id))
     result(kernel_text(found, entries))
@@ -75,7 +75,7 @@ def lineage(kernel: KernelId, archive: ArchivePath = None) -> None:
     from ..api import open_archive
     from ..view.tables import lineage_text
 
-    with open_archive(archive) as opened:
+    with open_archive(archive, create=False) as opened:
         found = opened.find(kernel)
         graph = opened.lineage(found.id)
     result(lineage_text(graph, found.id))
@@ -87,7 +87,7 @@ def runs(archive: ArchivePath = None, json: Json = False) -> None:
     from ..api import open_archive
     from ..view.tables import runs_text
 
-    with open_archive(archive) as opened:
+    with open_archive(archive, create=False) as opened:
         rows = opened.runs()
     result(runs_text(rows))
     if json:
@@ -100,7 +100,7 @@ def stats(archive: ArchivePath = None, json: Json = False) -> None:
     from ..api import open_archive
     from ..codec import encode
 
-    with open_archive(archive) as opened:
+    with open_archive(archive, create=False) as opened:
         counted = opened.stats()
     result("\n".join(f"{name}: {value}" for name, value in encode(counted).items() if name != "is"))
     if json:
@@ -112,7 +112,7 @@ def check(archive: ArchivePath = None, json: Json = False) -> None:
     """Verify the archive's integrity and rebuild what is derived."""
     from ..api import open_archive
 
-    with open_archive(archive) as opened:
+    with open_archive(archive, create=False) as opened:
         wrong = opened.check()
     result("\n".join(wrong) if wrong else "sound")
     if json:

@@ -30,7 +30,7 @@ def module(
     if file.exists() and not force:
         raise UsageError(f"{file} exists already; choose another name or give --force")
     writable(file)
-    with open_archive(archive) as opened:
+    with open_archive(archive, create=False) as opened:
         found = opened.find(kernel)
         for_task = verified_task(opened, found, task)
         where = verified_on(opened, found, for_task)

@@ -65,7 +65,7 @@ def tell(
 
     if candidates:
         writable(candidates)
-    with open_archive(archive) as opened:
+    with open_archive(archive, create=False) as opened:
         run_id = _run_id(opened, run)
         told = told_of(opened, run_id, list(_lines(file)))
         waiting = waiting_of(opened, run_id)
