@@ -120,8 +120,8 @@ def _sanitizer() -> Finding:
 
 
 def _keys() -> list[Finding]:
-    use = "for model operators, which this version does not have yet"
-    return [Finding(k, "ok", "set", use) if os.environ.get(k) else Finding(k, "missing", "not set", use) for k in _KEYS]
+    use = {name: f"for --model {name.partition('_')[0].lower()}/NAME" for name in _KEYS}
+    return [Finding(k, "ok", "set", use[k]) if os.environ.get(k) else Finding(k, "note", "not set", use[k]) for k in _KEYS]
 
 
 def _folder(part: str, folder: Path) -> Finding:
