@@ -158,7 +158,8 @@ class Archive:
         Raises:
             UsageError: no kernel, or several.
         """
-        rows = self.database.rows("SELECT id, target, text FROM kernels WHERE substr(id, 1, ?) = ? LIMIT 9", len(id_prefix), id_prefix)
+        # As a range, which the index serves: ids are hexadecimal, and "g" follows all that can come after the prefix.
+        rows = self.database.rows("SELECT id, target, text FROM kernels WHERE id >= ? AND id < ? LIMIT 9", id_prefix, f"{id_prefix}g")
         if not id_prefix or not rows:
             raise UsageError(f"no kernel in {self.database.path} has an id that begins with {id_prefix!r}; `evokernel archive search` lists ids")
         if len(rows) > 1:

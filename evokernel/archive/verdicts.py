@@ -83,8 +83,9 @@ def lower(first: Verdict, second: Verdict) -> Verdict:
 
 def known(database: Database, kernel_id: str, task_id: str, environment: Environment) -> Verdict | None:
     """The verdict of exactly this kernel text, measured here under the same rules and versions."""
+    # CROSS JOIN keeps SQLite to this order: builds of a kernel are few, verdicts on a task are many.
     row = database.row(
-        "SELECT v.record FROM verdicts v JOIN builds b ON b.id = v.build_id WHERE b.kernel_id = ? AND b.architecture = ? AND b.compiler = ? "
+        "SELECT v.record FROM builds b CROSS JOIN verdicts v ON b.id = v.build_id WHERE b.kernel_id = ? AND b.architecture = ? AND b.compiler = ? "
         "AND v.task_id = ? AND v.device = ? AND v.protocol = ? AND v.versions = ? AND v.imported = 0 ORDER BY v.seq DESC",
         kernel_id, environment.architecture, environment.compiler,
         task_id, environment.device, environment.protocol, versions_key(environment),
@@ -98,7 +99,7 @@ def same_code(database: Database, verdict: Verdict, task_id: str) -> Verdict | N
         return None
     environment = verdict.environment
     row = database.row(
-        "SELECT v.record FROM verdicts v JOIN builds b ON b.id = v.build_id WHERE b.code_hash = ? AND b.kernel_id != ? AND b.architecture = ? "
+        "SELECT v.record FROM builds b CROSS JOIN verdicts v ON b.id = v.build_id WHERE b.code_hash = ? AND b.kernel_id != ? AND b.architecture = ? "
         "AND v.task_id = ? AND v.device = ? AND v.protocol = ? AND v.versions = ? AND v.imported = 0 ORDER BY v.seq",
         verdict.code_hash, verdict.kernel_id, environment.architecture,
         task_id, environment.device, environment.protocol, versions_key(environment),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
@@ -123,6 +124,7 @@ def providers() -> tuple[str, ...]:
     return (*_BUILT_IN, *(e.name for e in _added()))
 
 
+@cache  # each look reads the metadata of every installed package
 def _added() -> EntryPoints:
     from importlib.metadata import entry_points  # 20 ms, of which most programs need nothing
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from typing import Protocol
 
 from ..archive.stones import Stone
@@ -117,9 +118,14 @@ def writer(name: str) -> Writer:
     return getattr(import_module(module), cls)()  # type: ignore[no-any-return]
 
 
+@cache  # each look reads the metadata of every installed package
+def _added() -> EntryPoints:
+    return entry_points(group=ENTRY_POINT_GROUP)
+
+
 def names() -> tuple[str, ...]:
     """All registered operators that need no model, built-in ones first."""
-    return (*_BUILT_IN, *(e.name for e in entry_points(group=ENTRY_POINT_GROUP)))
+    return (*_BUILT_IN, *(e.name for e in _added()))
 
 
 def get(name: str) -> Operator:
@@ -128,7 +134,7 @@ def get(name: str) -> Operator:
     Raises:
         UsageError: no such operator.
     """
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
+    for entry in _added():
         if entry.name == name:
             return entry.load()()  # type: ignore[no-any-return]
     if name not in _BUILT_IN:

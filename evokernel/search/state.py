@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from ..archive.runs import Answered, Asked, Called, Confirmed, Ended, Judged, Logged, Started, Uncalled
 from ..records import Placement, Proposal, Reply, Status, Verdict
 
-TUNE, RECOMBINE = "tune", "recombine"
+TUNE, RECOMBINE, REPAIR = "tune", "recombine", "repair"
+REPAIRS = 2  # in a row
 DISCOUNT = 0.95
 HISTORY = 200
 
@@ -41,7 +42,6 @@ class Broken:
     """A written kernel that failed and may be repaired. `depth`: repairs that led to it."""
 
     verdict: Verdict
-    parents: tuple[str, ...]
     depth: int
 
 
@@ -76,8 +76,8 @@ class Arm:
 
 @dataclass
 class Written:
-    """What came of models. `asked` counts proposals by operator; `broken`: kernels that failed, the latest last; `since_best`: proposals judged
-    since the best kernel changed; `history`: the latest kernels with their parents, a line each."""
+    """What came of models. `asked` counts proposals by operator; `broken`: kernels that failed and may be repaired, the latest last; `since_best`:
+    proposals judged since the best kernel changed; `history`: the latest kernels with their parents, a line each."""
 
     asked: Counter[str] = field(default_factory=Counter)
     broken: dict[str, Broken] = field(default_factory=dict)
@@ -178,9 +178,10 @@ class State:
             said = f"{speedup.low!r}x" if speedup else f"{verdict.status}: {verdict.message.partition(chr(10))[0][:160]}"
             note = pending.reply.note if pending.reply else ""
             self.written.history.append((frozenset((*proposal.parents, kernel_id)), f"{proposal.operator}: {note} -> {said}"))
-        if proposal.model and kernel_id and verdict.status is not Status.VERIFIED:
-            depth = self.written.broken[proposal.parents[0]].depth + 1 if proposal.parents and proposal.parents[0] in self.written.broken else 0
-            self.written.broken.setdefault(kernel_id, Broken(verdict, proposal.parents, depth))
+        repaired = self.written.broken.pop(proposal.parents[0], None) if proposal.operator == REPAIR and proposal.parents else None
+        depth = repaired.depth + 1 if repaired else 0
+        if proposal.model and kernel_id and verdict.status is not Status.VERIFIED and depth < REPAIRS and (REPAIR, (kernel_id,)) not in self.tried:
+            self.written.broken[kernel_id] = Broken(verdict, depth)
         if verdict.status is Status.VERIFIED:
             if kernel_id not in self.members:
                 self._order[kernel_id] = len(self._order)

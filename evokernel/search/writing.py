@@ -12,10 +12,9 @@ import random
 from ..models import ModelSpec
 from ..records import Proposal
 from .policy import ELITE, RESTS_AFTER, Decision, limit, recombine, run_dry, start, transplant, tune
-from .state import DISCOUNT, State
+from .state import DISCOUNT, REPAIR, State
 
 DRAFTS = 4
-REPAIRS = 2
 EARLY_STONES = 2  # tried as they are before a model is asked: they cost nothing and give it examples
 STAGNATION = 8
 FLOOR = 0.15  # of the decisions, spread evenly over all operators
@@ -82,11 +81,9 @@ def possible(state: State, rng: random.Random) -> dict[str, Proposal]:
 
 
 def repair(state: State, rng: random.Random) -> Proposal | None:
-    """The latest failure that was not repaired yet and is not itself the second repair."""
-    for kernel_id, broken in reversed(state.written.broken.items()):
-        if broken.depth < REPAIRS and ("repair", (kernel_id,)) not in state.tried:
-            return written(state, rng, "repair", (kernel_id,))
-    return None
+    """The latest failure that may be repaired and is not under repair."""
+    waiting = (k for k in reversed(state.written.broken) if (REPAIR, (k,)) not in state.tried)
+    return next((written(state, rng, REPAIR, (k,)) for k in waiting), None)
 
 
 def written(state: State, rng: random.Random, operator: str, parents: tuple[str, ...]) -> Proposal:

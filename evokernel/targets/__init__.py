@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Protocol
 
@@ -75,9 +76,14 @@ class Target(Protocol):
         """
 
 
+@cache  # each look reads the metadata of every installed package
+def _added() -> EntryPoints:
+    return entry_points(group=ENTRY_POINT_GROUP)
+
+
 def names() -> tuple[str, ...]:
     """All registered target names, built-in ones first."""
-    return (*_BUILT_IN, *(e.name for e in entry_points(group=ENTRY_POINT_GROUP)))
+    return (*_BUILT_IN, *(e.name for e in _added()))
 
 
 def get(name: str) -> Target:
@@ -86,7 +92,7 @@ def get(name: str) -> Target:
     Raises:
         UsageError: no such target.
     """
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
+    for entry in _added():
         if entry.name == name:
             return entry.load()()  # type: ignore[no-any-return]
     if name not in _BUILT_IN:

@@ -228,5 +228,5 @@ def _name_error(text: str) -> str:
     if "identifier" in text and "is undefined" in text:
         return text.replace("identifier", "the kernel").replace("is undefined", "is not in the file (or a template argument is not known there)")
     if "which instance of" in text:
-        text += "; where CUDA's mathematics has a function of that name (norm, erf ...), give the kernel another one, otherwise write its template arguments"
+        text += "; CUDA has functions called norm, erf ...: give the kernel another name, or write its template arguments"
     return text.replace("function template", "the template").replace("overloaded function", "the overloaded kernel")

@@ -199,7 +199,7 @@ def test_template_instances_are_found(build_directory: Path) -> None:
         ("// @launch f<4><<<1, 32>>>(x, out)\ntemplate <class T> __global__ void f(const float* x, float* out) {}", 'instance of the template "f"'),
         ("// @launch f<<<1, 32>>>(x, out)\nvoid f(const float* x, float* out) {}", "this is not a __global__ function"),
         ("// @launch f<<<1, 32>>>(x, out)\n__global__ void f(const float* x, float* out) {}\n__global__ void f(int) {}", "overloaded kernel"),
-        ("// @launch norm<<<1, 32>>>(x, out)\n__global__ void norm(const float* x, float* out) {}", "give the kernel another one"),
+        ("// @launch norm<<<1, 32>>>(x, out)\n__global__ void norm(const float* x, float* out) {}", "give the kernel another name"),
     ],
 )
 def test_a_launch_without_its_kernel_points_at_the_plan_line(build_directory: Path, text: str, words: str) -> None:
