@@ -46,6 +46,8 @@ class RunSettings:
             raise UsageError(f"a run needs at least 1 candidate, not {self.candidates}")
         if self.seconds is not None and not self.seconds > 0:
             raise UsageError(f"a run needs a positive number of seconds, not {self.seconds}")
+        if any(budget is not None and not budget > 0 for budget in (self.budget_usd, self.budget_tokens)):
+            raise UsageError(f"a budget is more than 0, not {self.budget_usd} USD, {self.budget_tokens} tokens")
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,14 @@ class Asked:
 
 @dataclass(frozen=True)
 class Called:
-    """A model is about to be called for proposal `number`; the most that this can cost is spent until the answer says what it did cost."""
+    """A model is about to be called for proposal `number`; the most that this can cost is spent until the answer says what it did cost.
+    `model`: the one that is asked, which is another than the proposal's while that does not answer."""
 
     number: int
     tokens: int
     usd: float
     prompt_hash: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True)

@@ -116,18 +116,19 @@ def _report(found: RunResult, out: Path | None, seconds: float, archive: Path | 
     verdict = found.verdict
     path = _write_kernel(found, out, task.name) if found.best and verdict else None
     interrupted = found.reason == "interrupted"
-    status = "interrupted" if interrupted else "verified" if verdict else "nothing_verified"
+    status = "interrupted" if interrupted else "stopped" if found.stopped else "verified" if verdict else "nothing_verified"
     say()
     result(summary(found, task, path))
     if as_json:
         json_line({
-            "status": status, "run": found.run_id, "task_id": found.task_id, "kernel_id": found.best.id if found.best else None,
+            "status": status, "reason": found.reason, "resumable": found.resumable, "run": found.run_id,
+            "task_id": found.task_id, "kernel_id": found.best.id if found.best else None,
             "kernel_path": str(path) if path else None, "target": run_row.target, "device": verdict.environment.device if verdict else None,
             **speedup_fields(verdict),
             "candidates": found.candidates, "verified": sum(found.placements.get(p, 0) for p in ("new_best", "kept")), "tokens": found.tokens,
             "cost_usd": found.cost_usd, "seconds": round(seconds, 3),
         })  # fmt: skip
-    raise typer.Exit(130 if interrupted else 0 if verdict else 1)
+    raise typer.Exit(130 if interrupted else 2 if found.stopped else 0 if verdict else 1)
 
 
 def writable(path: Path) -> None:

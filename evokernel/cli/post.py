@@ -25,7 +25,7 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or its fi
 def ask(
     run: Annotated[str, typer.Argument(metavar="RUN|TASK", help="A run's id, or a task file: then a new run is started.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the prompts go, one JSON object a line.")],
-    number: Annotated[int, typer.Option("-n", metavar="N", help="How many prompts.")] = 4,
+    number: Annotated[int, typer.Option("-n", metavar="N", min=1, help="How many prompts.")] = 4,
     gpu: Annotated[str | None, typer.Option(metavar="NAME", help="For a new run: the GPU it is for, which need not be here (H200).")] = None,
     candidates: Annotated[int, typer.Option(metavar="N", help="For a new run: how many kernels may be measured.")] = 40,
     archive: ArchivePath = None,
@@ -100,6 +100,6 @@ def _lines(file: Path) -> Iterator[Answer | BatchOutcome]:
                 yield decode(BatchOutcome, value) if "candidate" in value else decode(Answer, {k: v for k, v in value.items() if k in known})
             elif line.strip():
                 raise ValueError("not an object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             form = '{"number": N, "text": "..."} or an outcome of `evokernel judge --batch`'
             raise UsageError(f"{file}, line {number}: {error}; write {form}. Nothing was taken") from error

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _BUILT_IN = {name: f"evokernel.models.{name}" for name in ("anthropic", "openai", "replay", "file")}
 ENTRY_POINT_GROUP = "evokernel.models"
+MOST_TOKENS = 2**40  # of one answer; more is a server's mistake
 EFFORTS = ("none", "low", "medium", "high", "max")
 _SPEC = re.compile(r"(?P<provider>[a-z][\w-]*)/(?P<name>[^*\s](?:[^*\n]*?[^*\s])??)(?:@(?P<url>https?://[^*\s]+))?(?:\*(?P<weight>\d+(?:\.\d+)?))?")
 
@@ -52,6 +53,14 @@ class Completion:
     output_tokens: int = 0
     written_tokens: int = 0
 
+    def __post_init__(self) -> None:
+        """Raises:
+        ValueError: a number of tokens that cannot be stored or would make money come back.
+        """
+        counts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.written_tokens)
+        if not all(0 <= count < MOST_TOKENS for count in counts):
+            raise ValueError(f"these are no numbers of tokens: {counts}")
+
 
 class Unavailable(Exception):
     """No answer: the endpoint is down, overloaded or limits the rate, after the SDK's own retries. `retry_after_s`: when it may be asked again, 0
@@ -70,6 +79,10 @@ class CallSettings:
     effort: str = "medium"
     max_tokens: int = 32_000
     timeout_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        if self.effort not in EFFORTS:
+            raise UsageError(f"there is no effort {self.effort!r}; write {', '.join(EFFORTS)}")
 
 
 class Model(Protocol):
@@ -108,6 +121,8 @@ class ModelSpec:
         if not match or (match["provider"] != "replay" and re.search(r"\s|://", match["name"])):
             form = "PROVIDER/NAME, for instance anthropic/NAME or openai/NAME@http://localhost:8000/v1, and *2 for twice the share"
             raise UsageError(f"{text!r} is no model: write {form}")
+        if re.search(r"@(localhost|[\w.-]+:\d+)(/|$)", match["name"]):
+            raise UsageError(f"{text!r}: an address begins with http:// or https://, as in openai/NAME@http://localhost:8000/v1")
         if match["provider"] not in providers():
             raise UsageError(f"there is no provider {match['provider']!r}; known providers: {', '.join(providers())}")
         if match["url"] and not re.fullmatch(r"https?://([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?(/[^@?#]*)?", match["url"]):

@@ -17,6 +17,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -24,7 +25,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from ..errors import ModelError
-from . import CallSettings, Completion, ModelSpec, Prompt, Unavailable
+from . import MOST_TOKENS, CallSettings, Completion, ModelSpec, Prompt, Unavailable
 
 _RETRIES = 2
 _CONNECT_S = 10.0
@@ -74,12 +75,14 @@ class SdkModel(ABC):
     def complete(self, prompt: Prompt, settings: CallSettings) -> Completion:
         """See the protocol `Model`."""
         try:
-            return asyncio.run(self._within_limit(Prompt(_valid(prompt.prefix), _valid(prompt.rest)), settings))
+            found = asyncio.run(self._within_limit(Prompt(_valid(prompt.prefix), _valid(prompt.rest)), settings))
+            return replace(found, text=self._without_key(found.text))  # a server may echo what it was sent; answers are stored
         except TimeoutError:
             raise Unavailable(f"{self.spec.id}: no whole answer within {settings.timeout_s:g} s", consumed=True) from None
 
     async def _within_limit(self, prompt: Prompt, settings: CallSettings) -> Completion:
-        http = self.sdk.DefaultAsyncHttpxClient(event_hooks={"response": [_no_vain_retries]})
+        lost = _Lost()
+        http = self.sdk.DefaultAsyncHttpxClient(event_hooks={"request": [lost.before], "response": [lost.after, _no_vain_retries]})
         common = {"timeout": httpx2.Timeout(settings.timeout_s, connect=_CONNECT_S), "max_retries": _RETRIES, "http_client": http}
         async with asyncio.timeout(settings.timeout_s), self.client(self._key or "none", **common) as client:
             while True:
@@ -92,7 +95,7 @@ class SdkModel(ABC):
                         return self._sorted(error)
                     self._unknown.add(name)
                 except (self.sdk.APIError, httpx2.HTTPError, ValueError) as error:
-                    came = not isinstance(error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout)
+                    came = lost.sent or not isinstance(error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout)
                     said = self._shown(error.__cause__ or error)
                     raise Unavailable(f"{self.spec.id}: {'the answer broke off' if came else 'no connection'}: {said}", consumed=came) from None
 
@@ -125,10 +128,12 @@ class SdkModel(ABC):
         hint = {401: key, 403: key, 404: "check the model's name and address"}.get(status, "the provider does not take such a request")
         raise ModelError(f"{said}; {hint}") from None
 
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._key, "***") if self._key else text
+
     def _shown(self, said: object) -> str:
         """One short printable line, without the key."""
-        text = str(said).replace(self._key, "***") if self._key else str(said)
-        line = " ".join("".join(c if c.isprintable() else " " for c in text[:4000]).split())
+        line = " ".join("".join(c if c.isprintable() else " " for c in self._without_key(str(said))[:4000]).split())
         return line[:300] or type(said).__name__
 
 
@@ -136,7 +141,26 @@ def counted(usage: object, *names: str) -> int | None:
     """A number of tokens in an SDK's record, by the path of its names; None where the server did not say."""
     for name in names:
         usage = getattr(usage, name, None)
-    return usage if isinstance(usage, int) and usage >= 0 else None
+    return usage if isinstance(usage, int) and 0 <= usage < MOST_TOKENS else None
+
+
+class _Lost:
+    """Keeps an SDK from asking again once a whole request went out and no error came back for it: what was lost may be charged, and only one
+    call is reserved."""
+
+    def __init__(self) -> None:
+        self.sent = False
+
+    async def before(self, request: httpx2.Request) -> None:
+        if self.sent:
+            raise httpx2.ReadError("the connection broke after the request was sent")
+        request.extensions["trace"] = self._trace
+
+    async def _trace(self, event: str, _: object) -> None:
+        self.sent = self.sent or event.endswith("send_request_body.complete")
+
+    async def after(self, response: httpx2.Response) -> None:
+        self.sent = response.status_code < 400
 
 
 async def _no_vain_retries(response: httpx2.Response) -> None:

@@ -13,7 +13,7 @@ from importlib import import_module
 from itertools import combinations
 
 from ..errors import UsageError
-from ..records import Proposal
+from ..records import Placement, Proposal
 from .state import RECOMBINE, TUNE, Member, State
 
 START, TRANSPLANT = "start", "transplant"
@@ -94,7 +94,8 @@ def limit(state: State) -> Stop | Wait | None:
     if settings.seconds is not None and state.elapsed_s >= settings.seconds:
         return Stop(f"the {settings.seconds:g} seconds are over")
     if state.proposals >= _PROPOSALS * settings.candidates + 20:
-        return Stop(f"only {state.candidates} of {state.proposals} answers gave a kernel that could be measured")
+        same = state.placements[Placement.DUPLICATE]
+        return Stop(f"only {state.candidates} of {state.proposals} answers gave a kernel to measure ({same} were the same code as an earlier one)")
     return Wait() if state.candidates + len(state.pending) >= settings.candidates else None
 
 

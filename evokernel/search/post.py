@@ -51,6 +51,9 @@ class Answer:
     output_tokens: int = 0
     prompt_hash: str = ""
 
+    def __post_init__(self) -> None:
+        Completion(self.text, self.stop, self.input_tokens, output_tokens=self.output_tokens)  # refuses what are no numbers of tokens
+
 
 @dataclass
 class Told:
@@ -155,8 +158,7 @@ class _Desk:
             self._settle(pending)
             return None
         prompt = prompt_of(context, proposal)
-        if not proposal.prompt_hash:
-            self.append(Called(proposal.number, 0, 0.0, prompt.hash))
+        self._by_file(proposal.number, prompt.hash)
         return Question(self._log.run_id, proposal.number, proposal.operator, prompt.hash, prompt.prefix, prompt.rest)
 
     def answer_at_once(self, proposal: Proposal) -> None:
@@ -181,12 +183,18 @@ class _Desk:
         if answer.prompt_hash and answer.prompt_hash != pending.proposal.prompt_hash:
             return f"the answer to number {answer.number} is to another prompt"
         context = context_of(self.state, self._archive, self._task, self.state.started.device, pending.proposal)
+        self._by_file(answer.number, pending.proposal.prompt_hash)
         completion = Completion(answer.text, answer.stop, answer.input_tokens, output_tokens=answer.output_tokens)
         reply = reply_of(completion, context) if context else Reply(None, "its stone is gone")
         self.append(Answered(answer.number, storable(reply)))
         told.answers += 1
         told.without_kernel += self._settle(pending)
         return ""
+
+    def _by_file(self, number: int, prompt_hash: str) -> None:
+        """What is asked by file costs nothing here; a live call for the same proposal that was killed stays spent."""
+        if self.state.written.spending.open.get(number, [])[-1:] != [(0, 0.0)]:
+            self.append(Called(number, 0, 0.0, prompt_hash))
 
     def judged(self, outcome: BatchOutcome, told: Told) -> str:
         """Take one outcome of a batch; why not, "" when it was taken."""

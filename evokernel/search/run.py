@@ -51,8 +51,9 @@ class RunResult:
     """How a run, or a session of it, ended.
 
     `confirmed`: the best kernel was measured again in a fresh process and `verdict` is the lower of the two; without that it is no result to
-    announce. `resumable`: the run is not over. `placements` counts all proposals, `candidates` the kernels that cost a measurement. `tokens` and
-    `cost_usd`: what models used, never below the truth; the cost holds only those whose price is known.
+    announce. `resumable`: the run is not over. `placements` counts all proposals, `candidates` the kernels that cost a measurement.
+    `stopped`: models could not be used any more. `tokens` and `cost_usd`: what models used, never below the truth; the cost
+    holds only those whose price is known.
     """
 
     run_id: str
@@ -66,6 +67,7 @@ class RunResult:
     resumable: bool
     tokens: int = 0
     cost_usd: float = 0.0
+    stopped: bool = False
 
 
 def run_search(
@@ -131,7 +133,7 @@ class _Session:
         self._calls = CallSettings(effort=settings.effort)
         self._results: SimpleQueue[tuple[int, object]] = SimpleQueue()
         self._under_way: dict[int, ThreadPool] = {}
-        self._outage = _Outage()
+        self._outages = {m: _Outage() for m in self._prices}
         self._events = 0
 
     def __enter__(self) -> _Session:
@@ -156,7 +158,7 @@ class _Session:
         except KeyboardInterrupt:
             self._append(Paused())
             return self.result("interrupted")
-        return self.result(end.reason)
+        return replace(self.result(end.reason), stopped=isinstance(end, _CutShort))
 
     def _advance(self, admission: Admission) -> Stop:
         """Begin what can be begun and take results as they come, until there is a reason to stop and nothing answered is left to judge."""
@@ -196,24 +198,28 @@ class _Session:
             self._judge_reply(proposal, pending.reply, admission)
         elif proposal.operator == START:
             self._append(Answered(proposal.number, storable(Reply(self._settings.start, "the start kernel"))))
-        elif not new_calls or (proposal.model and not self._outage.over()):
+        elif not new_calls or (proposal.model and not self._reachable(proposal.model)):
             return None
         elif (context := self._context(proposal, admission)) is None:
             self._append(Answered(proposal.number, Reply(None, f"kernel {proposal.parents[0]} may no longer seed a search")))
         elif proposal.model is None:
             self._submit(self._judging, proposal.number, partial(self._screened, operators.get(proposal.operator).run(context)))
         else:
-            prompt = prompt_of(context, proposal)
-            most = reserve(prompt, self._calls, self._prices[proposal.model])
+            prompt, model = prompt_of(context, proposal), self._reachable(proposal.model) or proposal.model
+            most = reserve(prompt, self._calls, self._prices[model])
             spent, settings = Reservation(*self.state.written.spending.total), self._settings
             if reason := limit_reached(spent, Reservation(), most, settings.budget_usd, settings.budget_tokens):
-                return Stop(reason)
-            self._append(Called(proposal.number, most.tokens, most.usd, prompt.hash))
-            self._submit(self._calling, proposal.number, partial(self._models[proposal.model].complete, prompt, self._calls))
+                return None if self._calling in self._under_way.values() else Stop(reason)  # what those leave over may be enough
+            self._append(Called(proposal.number, most.tokens, most.usd, prompt.hash, model))
+            self._submit(self._calling, proposal.number, partial(self._models[model].complete, prompt, self._calls))
         return None
 
     def _context(self, proposal: Proposal, admission: Admission) -> OperatorContext | None:
         return context_of(self.state, self._archive, admission.task, admission.device, proposal)
+
+    def _reachable(self, model: str) -> str | None:
+        """The model, or while it does not answer another one of the run; None while none does."""
+        return next((m for m in (model, *self._models) if self._outages[m].over()), None)
 
     def _submit(self, pool: ThreadPool, number: int, work: Callable[[], object]) -> None:
         self._under_way[number] = pool
@@ -234,7 +240,7 @@ class _Session:
             case Reply():
                 self._append(Answered(number, storable(value)))
             case Completion():
-                self._outage = _Outage()
+                self._outages[pending.proposal.model or ""] = _Outage()
                 context = self._context(pending.proposal, admission)
                 cost_usd = settle(value, self._prices[pending.proposal.model or ""]).usd
                 reply = reply_of(value, context, cost_usd) if context else Reply(None, "its stone is gone", cost_usd=cost_usd)
@@ -242,9 +248,11 @@ class _Session:
             case Unavailable():
                 if not value.consumed:
                     self._append(Uncalled(number))
-                if self._outage.note(value.retry_after_s):
+                self._outages[pending.proposal.model or ""].note(value.retry_after_s)
+                if all(o.lost() for o in self._outages.values()):
                     return _CutShort(f"{pending.proposal.model} has not answered for {GIVE_UP_S:.0f} s: {value}")
             case ModelError():
+                self._append(Uncalled(number))
                 self._append(Failed(type(value).__name__, str(value)))
                 return _CutShort(str(value))
             case BaseException():
@@ -330,14 +338,17 @@ class _Outage:
         self._until_s = 0.0
         self._pause_s = _BACK_OFF_S[0]
 
-    def note(self, retry_after_s: float) -> bool:
-        """One more call came to nothing; whether it is time to give up."""
+    def note(self, retry_after_s: float) -> None:
+        """One more call came to nothing."""
         now = time.monotonic()
         self._since_s = self._since_s if self._since_s is not None else now
         if now >= self._until_s:  # calls that were under way together count once
             self._until_s = now + max(self._pause_s, retry_after_s)
             self._pause_s = min(2 * self._pause_s, _BACK_OFF_S[1])
-        return now - self._since_s > GIVE_UP_S
+
+    def lost(self) -> bool:
+        """Whether it is time to give up."""
+        return self._since_s is not None and time.monotonic() - self._since_s > GIVE_UP_S
 
     def over(self) -> bool:
         return time.monotonic() >= self._until_s

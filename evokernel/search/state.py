@@ -55,7 +55,7 @@ class Spending:
 
     def settle(self, number: int, tokens: int, usd: float) -> None:
         """The last call of a proposal cost this; those before it that nobody heard of again stay spent in full."""
-        *lost, _ = self.open.pop(number, [(0, 0.0)])
+        *lost, _ = self.open.pop(number, None) or [(0, 0.0)]
         self.tokens += tokens + sum(t for t, _ in lost)
         self.usd += usd + sum(u for _, u in lost)
 
@@ -145,9 +145,10 @@ class State:
                 self.tried.add((proposal.operator, proposal.parents))
                 self.written.asked[proposal.operator] += 1
                 self.pending[proposal.number] = Pending(proposal, turn=self.written.asked[proposal.operator] - 1)
-            case Called(number, tokens, usd, prompt_hash):
+            case Called(number, tokens, usd, prompt_hash, model):
                 self.written.spending.open.setdefault(number, []).append((tokens, usd))
-                self.pending[number].proposal = replace(self.pending[number].proposal, prompt_hash=prompt_hash)
+                proposal = self.pending[number].proposal
+                self.pending[number].proposal = replace(proposal, prompt_hash=prompt_hash, model=model or proposal.model)
             case Uncalled(number):
                 self.written.spending.open[number].pop()
             case Answered(number, reply):

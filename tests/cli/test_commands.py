@@ -15,7 +15,8 @@ import pytest
 COMMAND = [sys.executable, "-c", "from evokernel.cli import main; main()"]
 FIXTURES = Path(__file__).parent.parent / "cheats"
 EVOLVE_KEYS = {
-    "status", "run", "task_id", "kernel_id", "kernel_path", "target", "device", "speedup", "speedup_low", "speedup_high", "baseline", "baselines_us",
+    "status", "reason", "resumable",
+    "run", "task_id", "kernel_id", "kernel_path", "target", "device", "speedup", "speedup_low", "speedup_high", "baseline", "baselines_us",
     "time_us", "candidates", "verified", "tokens", "cost_usd", "seconds",
 }  # fmt: skip
 JUDGE_KEYS = {

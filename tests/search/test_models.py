@@ -128,13 +128,13 @@ def test_an_answer_without_a_kernel_costs_no_measurement_and_is_stored(archive: 
 
 def test_a_model_that_never_writes_a_kernel_ends_the_run_some_day(archive: Archive) -> None:
     result = searched(archive, Scripted(lambda n, _: "no"), candidates=2)
-    assert "answers gave a kernel" in result.reason and result.candidates == 0
+    assert "answers gave a kernel to measure" in result.reason and result.candidates == 0
 
 
 def test_out_of_quota_stops_at_once_and_the_results_stay(archive: Archive) -> None:
     model = Scripted(lambda n, _: fenced(n) if n < 3 else ModelError("out of quota: add credit"))
     result = searched(archive, model)
-    assert result.resumable and "out of quota" in result.reason and result.candidates >= 1 and result.confirmed
+    assert result.resumable and result.stopped and "out of quota" in result.reason and result.candidates >= 1 and result.confirmed
     assert any(isinstance(e.event, Failed) for e in archive.events(result.run_id))
     done = resume(archive, FakeJudge(), result.run_id, models={NAME: Scripted(lambda n, _: fenced(100 + n))})
     assert done.candidates == 12 and not done.resumable
@@ -160,8 +160,8 @@ def test_an_endpoint_that_stays_down_ends_the_session_clearly(archive: Archive, 
 
 def test_a_budget_is_never_exceeded_and_killed_calls_stay_spent(archive: Archive) -> None:
     model = Scripted(lambda n, _: fenced(n))
-    result = searched(archive, model, candidates=100, budget_usd=7.0)
-    assert "budget of 7 USD" in result.reason and 0 < result.cost_usd <= 7.0 and result.candidates < 100
+    result = searched(archive, model, candidates=100, budget_usd=4.0)
+    assert "budget of 4 USD" in result.reason and 0.5 < result.cost_usd <= 4.0 and 20 < result.candidates < 100
     events = list(archive.events(result.run_id))
     first = next(i for i, e in enumerate(events) if isinstance(e.event, Called))
     killed = fold(events[: first + 1])
@@ -179,3 +179,14 @@ def test_other_policies_run_under_the_same_budget(archive: Archive, policy: str)
     operators = {e.event.proposal.operator for e in archive.events(result.run_id) if isinstance(e.event, Asked)}
     assert result.candidates == 8
     assert operators == {"best-of-n": {"translate"}, "serial": {"translate", "mutate"}}.get(policy, operators)
+
+
+def test_one_dead_model_of_two_does_not_hold_up_the_run(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_LOOK_S", 0.01)
+    dead = "openai/dead@http://localhost:2/v1"
+    models = {NAME: Scripted(lambda n, _: fenced(n)), dead: Scripted(lambda n, _: Unavailable("429", 900.0))}
+    started = time.monotonic()
+    result = run_search(archive, FakeJudge(), RunSettings("cpp", candidates=12, models=(NAME, dead)), models=models)
+    assert result.candidates == 12 and time.monotonic() - started < 60
+    asked = {e.event.model for e in archive.events(result.run_id) if isinstance(e.event, Called)}
+    assert asked == {NAME, dead}

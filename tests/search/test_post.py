@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evokernel.archive.runs import Judged, RunSettings
+from evokernel.archive.runs import Called, Judged, RunSettings, Uncalled
 from evokernel.archive.store import Archive
 from evokernel.errors import UsageError
 from evokernel.kernelfile import make_kernel
@@ -16,6 +16,7 @@ from evokernel.models.file import AnsweredByFile
 from evokernel.records import PROTOCOL, BatchCandidate, BatchOutcome, Placement
 from evokernel.search.post import Answer, ask, begin, candidates, tell
 from evokernel.search.run import resume
+from evokernel.search.state import fold
 
 from .fake_judge import DEVICE, FakeJudge, kernel_text, make_task
 
@@ -107,3 +108,21 @@ def test_a_live_session_judges_what_was_answered_and_asks_for_files_for_the_rest
     result = resume(archive, FakeJudge(), run_id, models=MODELS)
     assert result.resumable and "come by file" in result.reason and result.candidates >= 2
     assert questions[2].number in {q.number for q in ask(archive, run_id, 4)}
+
+
+def test_a_live_call_that_came_to_nothing_or_was_killed_does_not_spoil_an_answer_by_file(archive: Archive, run_id: str) -> None:
+    (one, two) = ask(archive, run_id, 2)
+    log = archive.acquire_run(run_id)
+    log.append(Called(one.number, 50_000, 1.5, one.prompt_hash), 0.0)
+    log.append(Called(two.number, 50_000, 1.5, two.prompt_hash), 0.0)
+    log.append(Uncalled(two.number), 0.0)
+    log.release()
+    told = tell(archive, run_id, [Answer(one.number, fenced(1)), Answer(two.number, fenced(2))])
+    assert told.answers == 2
+    assert fold(archive.events(run_id)).written.spending.total == (50_000, 1.5), "the killed call stays spent"
+
+
+@pytest.mark.parametrize("count", [-1, 10**30])
+def test_impossible_token_counts_are_refused_before_anything_is_stored(count: int) -> None:
+    with pytest.raises(ValueError, match="token"):
+        Answer(1, "x", output_tokens=count)
