@@ -100,7 +100,7 @@ def drop_in(task: Task, kernel: Kernel, environment: Environment | None = None) 
     for i, spec in enumerate(varying):
         sentinels[spec.name] = 7919 + i if isinstance(spec.value, int) else 7919.125 + i
     probe = resolve(parsed, signature, device, scalars=sentinels)
-    dtypes = {t.name: t.dtype for t in signature.tensors} | {b.name: b.dtype for b in plan.buffers}
+    dtypes = plan.dtypes(signature)
     launches, code = (_cuda_code if cuda else _cpp_code)(plan, dtypes, device)
     data = _Data(plan, {sentinels[s.name]: s.name for s in varying}, launches, task.options.precision is not Precision.STRICT)
     constants = {"SOURCE": task.source, "TASK": _task_data(task), "PLAN": data.plan(probe), **code}

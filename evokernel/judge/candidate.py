@@ -64,7 +64,7 @@ class Candidate:
         """Resolve and compile. Thread-safe: touches neither the runner nor any shared state."""
         signature = self.shop.loaded.task.variants[variant]
         plan = _valid(lambda: resolve(self.parsed, signature, self.shop.device, config))
-        dtypes = {t.name: t.dtype for t in signature.tensors} | {b.name: b.dtype for b in plan.buffers}
+        dtypes = plan.dtypes(signature)
         try:
             artifact = _valid(lambda: self.shop.target.build(plan, dtypes, self.shop.builds))
         except BuildError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..records import Config, Number, contiguous_stride
+from ..records import Config, Number, Signature, contiguous_stride
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,10 @@ class Plan:
     def launches(self) -> tuple[Launch, ...]:
         """All launches, prepare's first: the order in which a target numbers them."""
         return tuple(s for s in (*self.prepare, *self.steps) if isinstance(s, Launch))
+
+    def dtypes(self, signature: Signature) -> dict[str, str]:
+        """The torch dtype of every tensor that a step can name."""
+        return {t.name: t.dtype for t in signature.tensors} | {b.name: b.dtype for b in self.buffers}
 
     @property
     def persists(self) -> bool:

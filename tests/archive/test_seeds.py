@@ -33,7 +33,7 @@ def test_a_cpp_seed_builds(file: str, build_directory: Path) -> None:
     target = targets.get("cpp")
     signature = entry(file).task.signature
     plan = resolve(parse(make_kernel((ROOT / file).read_text(), "cpp")), signature, target.device())
-    dtypes = {t.name: t.dtype for t in signature.tensors} | {b.name: b.dtype for b in plan.buffers}
+    dtypes = plan.dtypes(signature)
     assert Path(target.build(plan, dtypes, build_directory).path).exists()
 
 
@@ -48,7 +48,7 @@ def test_a_cuda_seed_compiles_without_a_gpu(file: str, architecture: str, build_
     except KernelFileError as error:
         assert architecture != "sm_90a", "seeds are made for sm_90a"
         pytest.skip(f"does not fit {architecture}: {str(error).splitlines()[0]}")
-    dtypes = {t.name: t.dtype for t in signature.tensors} | {b.name: b.dtype for b in plan.buffers}
+    dtypes = plan.dtypes(signature)
     try:
         artifact = CudaTarget().build_for(plan, dtypes, build_directory, architecture)
     except BuildError as error:

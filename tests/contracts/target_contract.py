@@ -57,7 +57,7 @@ class TargetContract:
 
     def build(self, target: targets.Target, text: str, directory: Path) -> targets.Artifact:
         plan = self.plan(target, text)
-        dtypes = {t.name: t.dtype for t in SIGNATURE.tensors} | {b.name: b.dtype for b in plan.buffers}
+        dtypes = plan.dtypes(SIGNATURE)
         return target.build(plan, dtypes, directory)
 
     def test_it_is_registered_and_describes_its_device(self, target: targets.Target) -> None:

@@ -40,7 +40,7 @@ def imported(file: Path) -> ModuleType:
 
 
 def dtypes(task: Task, plan) -> dict[str, str]:  # type: ignore[no-untyped-def]
-    return {t.name: t.dtype for t in task.signature.tensors} | {b.name: b.dtype for b in plan.buffers}
+    return plan.dtypes(task.signature)
 
 
 @pytest.mark.parametrize("file", sorted(SEEDS))

@@ -34,5 +34,5 @@ class CompileOnly(CudaTarget):
 
 def build(text: str, directory: Path, signature: Signature = SIGNATURE, architecture: str = ARCHITECTURE) -> targets.Artifact:
     plan = resolve(parse(make_kernel(text, "cuda")), signature, described(architecture))
-    dtypes = {t.name: t.dtype for t in signature.tensors} | {b.name: b.dtype for b in plan.buffers}
+    dtypes = plan.dtypes(signature)
     return CudaTarget().build_for(plan, dtypes, directory, architecture)

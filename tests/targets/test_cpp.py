@@ -56,7 +56,7 @@ def target() -> CppTarget:
 
 def build(target: CppTarget, text: str, directory: Path, signature: Signature = SIGNATURE) -> targets.Artifact:
     plan = resolve(parse(make_kernel(text, "cpp")), signature, target.device())
-    return target.build(plan, {t.name: t.dtype for t in signature.tensors} | {b.name: b.dtype for b in plan.buffers}, directory)
+    return target.build(plan, plan.dtypes(signature), directory)
 
 
 def with_body(body: str, before: str = "") -> str:
