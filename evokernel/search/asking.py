@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from .. import operators
 from ..archive.store import Archive
+from ..kernelfile import KernelFileError, make_kernel
 from ..models import Completion, Prompt
 from ..models.reply import NoKernel, read
 from ..operators import OperatorContext, Parent
-from ..records import Device, Proposal, Reply, Task
+from ..records import Device, Kernel, Proposal, Reply, Status, Task, Verdict, unjudged
 from .state import State
 
 EXAMPLES = 3
@@ -53,6 +54,16 @@ def reply_of(completion: Completion, context: OperatorContext, cost_usd: float =
             cut = "the answer was cut off at the limit of output tokens; " if completion.stop == "length" else ""
             note = f"{cut}{reason}"
     return Reply(text, note, completion.input_tokens, completion.output_tokens, cost_usd)
+
+
+def kernel_of(reply: Reply, target: str, device: Device) -> Kernel | Verdict:
+    """The kernel in a reply, or the verdict on one that holds none or no kernel file, which needs no judge."""
+    if reply.text is None:
+        return unjudged(device, Status.NO_KERNEL, reply.note)
+    try:
+        return make_kernel(reply.text, target)
+    except KernelFileError as error:
+        return unjudged(device, Status.INVALID, str(error))
 
 
 def first_words(text: str) -> str:

@@ -14,16 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from .. import operators
-from ..archive.runs import Answered, Asked, Called, Event, RunLog, RunSettings, Started, StoneRef
+from ..archive.runs import Answered, Asked, Called, Event, RunLog, RunSettings
 from ..archive.store import Archive
 from ..errors import UsageError
-from ..kernelfile import KernelFileError, make_kernel
+from ..kernelfile import make_kernel
 from ..models import Completion
-from ..records import PROTOCOL, Attempt, BatchCandidate, BatchOutcome, Device, Kernel, Proposal, Reply, Status, Task, TaskFile, Verdict, unjudged
+from ..records import PROTOCOL, Attempt, BatchCandidate, BatchOutcome, Device, Kernel, Proposal, Reply, Task, TaskFile, Verdict
 from . import policy
-from .asking import context_of, prompt_of, reply_of
+from .asking import context_of, kernel_of, prompt_of, reply_of
 from .policy import START
-from .run import storable
+from .run import new_run, storable
 from .state import Pending, State, fold
 
 
@@ -68,9 +68,7 @@ class Told:
 def begin(archive: Archive, task: Task, device: Device, settings: RunSettings) -> str:
     """A new run without a judge, for a device that may be elsewhere; its id."""
     policy.get(settings.policy, models=bool(settings.models))
-    archive.add_task(task)
-    refs = tuple(StoneRef(s.kernel.id, s.task_id) for s in archive.stones(task, settings.target))
-    log = archive.start_run(Started(task.id, device, settings, refs, task.path))
+    log = new_run(archive, task, device, settings)
     log.release()
     return log.run_id
 
@@ -199,7 +197,7 @@ class _Desk:
     def judged(self, outcome: BatchOutcome, told: Told) -> str:
         """Take one outcome of a batch; why not, "" when it was taken."""
         pending = self.state.pending.get(outcome.id) if isinstance(outcome.id, int) else None
-        if pending is None or pending.reply is None or self.candidate(pending).key != outcome.candidate:
+        if pending is None or pending.reply is None or pending.reply.text is None or self.candidate(pending).key != outcome.candidate:
             return f"no answer of this run waits for the verdict on candidate {outcome.candidate} (id {outcome.id!r})"
         if outcome.verdict is None:
             return f"number {outcome.id} was not judged: {outcome.error}: {outcome.message}"
@@ -208,7 +206,7 @@ class _Desk:
             return f"number {outcome.id} was judged on {there.device} ({there.architecture}), the run is for {here.name} ({here.architecture})"
         if outcome.task_id and outcome.task_id != self._task.id:
             return f"number {outcome.id} was judged for task {outcome.task_id}, the run is for {self._task.id}"
-        self._record(pending, make_kernel(pending.reply.text or "", self.state.started.settings.target), outcome.verdict)
+        self._record(pending, make_kernel(pending.reply.text, self.state.started.settings.target), outcome.verdict)
         told.verdicts += 1
         return ""
 
@@ -221,15 +219,10 @@ class _Desk:
         """Record an answer that holds no kernel file; whether it is one."""
         reply = self.state.pending[pending.proposal.number].reply
         assert reply is not None
-        status, reason = Status.NO_KERNEL, reply.note
-        if reply.text is not None:
-            try:
-                make_kernel(reply.text, self.state.started.settings.target)
-                return False
-            except KernelFileError as error:
-                status, reason = Status.INVALID, str(error)
-        self._record(self.state.pending[pending.proposal.number], None, unjudged(self.state.started.device, status, reason))
-        return True
+        found = kernel_of(reply, self.state.started.settings.target, self.state.started.device)
+        if isinstance(found, Verdict):
+            self._record(self.state.pending[pending.proposal.number], None, found)
+        return isinstance(found, Verdict)
 
     def _record(self, pending: Pending, kernel: Kernel | None, verdict: Verdict) -> None:
         assert pending.reply is not None

@@ -23,14 +23,14 @@ from ..archive.runs import Answered, Asked, Called, Ended, Event, Failed, Logged
 from ..archive.store import Archive
 from ..errors import ArchiveError, ModelError, UsageError
 from ..judge.lane import Judge
-from ..kernelfile import KernelFileError, make_kernel
+from ..kernelfile import make_kernel
 from ..models import CallSettings, Completion, Model, ModelSpec, Unavailable
 from ..models.money import Reservation, limit_reached, prices_for, reserve, settle
 from ..models.prices import parse_price
 from ..operators import Answering, OperatorContext
-from ..records import Admission, Attempt, Environment, Kernel, Proposal, Reply, Status, Verdict, unjudged
+from ..records import Admission, Attempt, Device, Environment, Kernel, Proposal, Reply, Task, Verdict
 from . import policy
-from .asking import context_of, prompt_of, reply_of
+from .asking import context_of, kernel_of, prompt_of, reply_of
 from .policy import START, Stop
 from .state import Member, Pending, State, fold
 
@@ -84,12 +84,15 @@ def run_search(
     """
     policy.get(settings.policy, models=bool(settings.models))
     admission = judge.admit()
-    archive.add_task(admission.task)
-    stones = archive.stones(admission.task, settings.target)
-    refs = tuple(StoneRef(s.kernel.id, s.task_id) for s in stones)
-    log = archive.start_run(Started(admission.task.id, admission.device, settings, refs, admission.task.path))
-    with _Session(archive, judge, log, on_event, models) as session:
+    with _Session(archive, judge, new_run(archive, admission.task, admission.device, settings), on_event, models) as session:
         return session.drive(admission)
+
+
+def new_run(archive: Archive, task: Task, device: Device, settings: RunSettings) -> RunLog:
+    """The first event of a run, with the stepping stones that the archive has for it now; release the log at the end."""
+    archive.add_task(task)
+    refs = tuple(StoneRef(s.kernel.id, s.task_id) for s in archive.stones(task, settings.target))
+    return archive.start_run(Started(task.id, device, settings, refs, task.path))
 
 
 def resume(
@@ -235,7 +238,7 @@ class _Session:
         pending = self.state.pending[number]
         match value:
             case Verdict():
-                self._record(pending, make_kernel(pending.reply.text or "", self._target) if pending.reply else None, value, admission)
+                self._record(pending, make_kernel(pending.reply.text or "", self._settings.target) if pending.reply else None, value, admission)
                 self._environment = value.environment
             case Reply():
                 self._append(Answered(number, storable(value)))
@@ -278,19 +281,12 @@ class _Session:
             reply: Reply = done.value
             return reply
 
-    @property
-    def _target(self) -> str:
-        return self._settings.target
-
     def _judge_reply(self, proposal: Proposal, reply: Reply, admission: Admission) -> None:
         """Have an answer judged, or record at once what needs no judging: no kernel, no file, or a verdict that is known."""
         pending = self.state.pending[proposal.number]
-        if reply.text is None:
-            return self._record(pending, None, unjudged(admission.device, Status.NO_KERNEL, reply.note), admission)
-        try:
-            kernel = make_kernel(reply.text, self._target)
-        except KernelFileError as error:
-            return self._record(pending, None, unjudged(admission.device, Status.INVALID, str(error)), admission)
+        kernel = kernel_of(reply, self._settings.target, admission.device)
+        if isinstance(kernel, Verdict):
+            return self._record(pending, None, kernel, admission)
         known = self._archive.known(kernel.id, admission.task.id, self._environment) if self._environment else None
         if known:
             return self._record(pending, kernel, known, admission)
