@@ -427,11 +427,6 @@ def shared_memory() -> set[str]:
     return segments
 
 
-def gpu_memory_mib() -> int:
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
@@ -447,7 +442,7 @@ def main() -> None:
         (place / name).mkdir()
     environ = {**os.environ, "TMPDIR": str(place / "tmp"), "XDG_CACHE_HOME": str(place / "cache"), "XDG_DATA_HOME": str(place / "data")}
     killer = Killer(arguments.kills, arguments.limit, random.Random(arguments.seed))
-    shared, gpu = shared_memory(), gpu_memory_mib() if arguments.target == "cuda" else 0
+    shared, gpu = shared_memory(), report.gpu_memory_mib() if arguments.target == "cuda" else 0
     start = time.monotonic()
     counts: Counts = collections.Counter()
     for number in itertools.count():
@@ -460,12 +455,12 @@ def main() -> None:
     counts += run_round(-1, arguments.target, place, environ, killer)  # what a kill leaves until the next judge is not left for good
     left = leftovers(place)
     new_segments = sorted(shared_memory() - shared)
-    gpu_freed = not gpu or until(lambda: gpu_memory_mib() <= gpu, 20.0)
+    gpu_freed = not gpu or until(lambda: report.gpu_memory_mib() <= gpu, 20.0)
     result: dict[str, Any] = {
         "runs": 1, "kills": len(killer.kills), **summary(killer.kills), "kinds_that_did_not_appear_in_time": dict(killer.missed),
         **dict(sorted(counts.items())),
         "lost_or_left": killer.problems, "files_left": left, "shared_memory_left": new_segments,
-        "gpu_memory_left_mib": 0 if gpu_freed else gpu_memory_mib() - gpu,
+        "gpu_memory_left_mib": 0 if gpu_freed else report.gpu_memory_mib() - gpu,
         "session_not_gone_within_a_second": sum(s > 1.0 for s in killer.gone_s),
         "seconds": round(time.monotonic() - start),
     }  # fmt: skip

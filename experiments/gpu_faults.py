@@ -13,7 +13,6 @@ import itertools
 import os
 import re
 import statistics
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -24,6 +23,7 @@ from evokernel.api import cache_folder
 from evokernel.judge.lane import Lane, LaneSettings
 from evokernel.kernelfile import make_kernel
 from evokernel.records import Kernel, Status, Verdict
+from evokernel.runner.processes import become_subreaper, children
 
 TESTS = Path(__file__).parent.parent / "tests"
 FAULTS = (
@@ -35,20 +35,12 @@ def kernel(name: str) -> Kernel:
     return make_kernel((TESTS / "gpu" / "kernels" / f"{name}.cu").read_text(), "cuda")
 
 
-def gpu_memory_mib() -> int:
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0])
-
-
 def processes() -> int:
-    """Of the judge, its zygote and runners, in any state; baselines wait in both counts alike."""
-    found = 0
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            found += b"evokernel." in (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-    return found
+    """Of the judge, its zygote, runners and baselines, in any state: all that this process has below itself."""
+    below = [os.getpid()]
+    for pid in below:
+        below += children(pid)
+    return len(below) - 1
 
 
 def main() -> None:
@@ -56,10 +48,11 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=50)
     parser.add_argument("--write", action="store_true", help="write experiments/results/gpu_faults.json")
     arguments = parser.parse_args()
+    become_subreaper()
     honest = kernel("softmax")
     lane = Lane(LaneSettings(str(TESTS / "cheats" / "tasks" / "softmax.py"), "cuda", cache_folder(), dict(os.environ), baselines=("eager", "graph")))
     first = lane.judge(honest)
-    before = (gpu_memory_mib(), processes())
+    before = (report.gpu_memory_mib(), processes())
     seen: Counter[str] = Counter()
     wrong: list[str] = []
     kept: list[Verdict] = []
@@ -72,7 +65,7 @@ def main() -> None:
             wrong.append(f"{name}: {verdict.message}")
         kept.append(lane.judge(honest))
         print(name, verdict.status.value, "| then", kept[-1].status.value, kept[-1].time_us, flush=True)
-    after = (gpu_memory_mib(), processes())
+    after = (report.gpu_memory_mib(), processes())
     lane.close()
     times = [v.time_us for v in kept if v.time_us]
     result = {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evokernel.targets import get
+from evokernel.targets.driver import gpu_uuid
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -39,3 +40,9 @@ def write(name: str, result: dict[str, Any], target: str = "cpp") -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"measured": circumstances(target), **result}, indent=1) + "\n")
     return path
+
+
+def gpu_memory_mib() -> int:
+    """In use on the GPU that kernels run on, whoever uses it."""
+    query = ["nvidia-smi", f"--id=GPU-{gpu_uuid()}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0])

@@ -3,18 +3,32 @@
 //
 // @tune LANES = 16 in 8 16 32                                # float4 columns a block
 // @tune BLOCK = 512 in 256 512 1024
+// @tune LINES = 256 in 0 128 256                             # bytes that a miss brings into L2, 0: as the GPU likes
+// @tune RESIDENT = 4 in 1 2 4 8                              # blocks a multiprocessor has the registers for
 // @require x.ndim == 3 and x.contiguous
 // @const ROWS = x.shape[1]
 // @const COLUMNS = x.shape[2]
-// @require COLUMNS % (4 * LANES) == 0 and ROWS % (BLOCK // LANES) == 0
+// @require RESIDENT * BLOCK <= device.max_threads_per_sm and COLUMNS % (4 * LANES) == 0 and ROWS % (BLOCK // LANES) == 0
 // @launch mean_square<<<(COLUMNS // (4 * LANES), x.shape[0]), BLOCK>>>(x, out)
 
 constexpr int GROUPS = BLOCK / LANES;  // threads of a column, a power of two
 constexpr int PER_THREAD = ROWS / GROUPS;
 
+// Streaming loads; LINES asks L2 to fetch that many neighbouring bytes of memory along with a miss.
+__device__ __forceinline__ float4 streamed(const float4* from)
+{
+    float4 v;
+    if (LINES == 0) return __ldcs(from);
+    if (LINES == 128)
+        asm volatile("ld.global.L1::no_allocate.L2::128B.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from));
+    else
+        asm volatile("ld.global.L1::no_allocate.L2::256B.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from));
+    return v;
+}
+
 __device__ __forceinline__ float4 added(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
-__global__ void __launch_bounds__(BLOCK) mean_square(const float4* __restrict__ x, float4* __restrict__ out)
+__global__ void __launch_bounds__(BLOCK, RESIDENT) mean_square(const float4* __restrict__ x, float4* __restrict__ out)
 {
     __shared__ float4 part[GROUPS][LANES];
     const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
@@ -24,7 +38,7 @@ __global__ void __launch_bounds__(BLOCK) mean_square(const float4* __restrict__ 
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll(PER_THREAD < 16 ? PER_THREAD : 16)
     for (int i = 0; i < PER_THREAD; ++i) {
-        const float4 v = __ldcs(first + (size_t)i * GROUPS * (COLUMNS / 4));
+        const float4 v = streamed(first + (size_t)i * GROUPS * (COLUMNS / 4));
         sum.x += v.x * v.x;
         sum.y += v.y * v.y;
         sum.z += v.z * v.z;

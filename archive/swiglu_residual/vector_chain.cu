@@ -3,11 +3,26 @@
 //
 // @tune BLOCK = 256 in 128 256 512
 // @tune VECTORS = 2 in 1 2 4                                 # float4 of each input a thread
+// @tune LINES = 256 in 0 128 256                             # bytes that a miss brings into L2, 0: as the GPU likes
+// @tune RESIDENT = 4 in 1 2 4 6 8                            # blocks a multiprocessor has the registers for
 // @tune STREAM = false in false true                         # stores that leave the cache first
 // @require gate.contiguous and up.contiguous and residual.contiguous
 // @require gate.numel == out.numel and up.numel == out.numel and residual.numel == out.numel
-// @require out.numel % (4 * BLOCK * VECTORS) == 0
+// @require out.numel % (4 * BLOCK * VECTORS) == 0 and RESIDENT * BLOCK * (12 * VECTORS + 16) <= device.regs_per_sm
+// @require RESIDENT * BLOCK <= device.max_threads_per_sm
 // @launch swiglu_residual<<<out.numel // (4 * BLOCK * VECTORS), BLOCK>>>(gate, up, residual, out, 0.5, 8.0)
+
+// Streaming loads; LINES asks L2 to fetch that many neighbouring bytes of memory along with a miss.
+__device__ __forceinline__ float4 streamed(const float4* from)
+{
+    float4 v;
+    if (LINES == 0) return __ldcs(from);
+    if (LINES == 128)
+        asm volatile("ld.global.L1::no_allocate.L2::128B.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from));
+    else
+        asm volatile("ld.global.L1::no_allocate.L2::256B.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from));
+    return v;
+}
 
 // Comparisons let NaN through, as torch.clamp does.
 __device__ __forceinline__ float clamped(float v, float bound) { return v < -bound ? -bound : (v > bound ? bound : v); }
@@ -18,7 +33,7 @@ __device__ __forceinline__ float chain(float gate, float up, float residual, flo
     return clamped(silu * up * scale + residual, bound);
 }
 
-__global__ void __launch_bounds__(BLOCK)
+__global__ void __launch_bounds__(BLOCK, RESIDENT)
 swiglu_residual(const float4* __restrict__ gate, const float4* __restrict__ up, const float4* __restrict__ residual, float4* __restrict__ out,
                 float scale, float bound)
 {
@@ -26,9 +41,9 @@ swiglu_residual(const float4* __restrict__ gate, const float4* __restrict__ up, 
     float4 g[VECTORS], u[VECTORS], r[VECTORS];
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        g[i] = __ldcs(gate + first + i * BLOCK);
-        u[i] = __ldcs(up + first + i * BLOCK);
-        r[i] = __ldcs(residual + first + i * BLOCK);
+        g[i] = streamed(gate + first + i * BLOCK);
+        u[i] = streamed(up + first + i * BLOCK);
+        r[i] = streamed(residual + first + i * BLOCK);
     }
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {

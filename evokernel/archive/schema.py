@@ -45,7 +45,22 @@ CREATE VIRTUAL TABLE task_words USING fts5(name, source, tokenize = 'unicode61')
 CREATE VIRTUAL TABLE kernel_words USING fts5(strategy, techniques, tokenize = 'unicode61')
 """
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1,)  # entry n leads from schema version n to n + 1; statements end with ";\n"
+# `vectors`: of one view (`kind`) of a kernel or task (`item`, its seq), cut into parts, by one model; float32, little endian.
+# `uses`: a stepping stone that an attempt had as a parent, when in its run, and whether the run got better by it.
+_VERSION_2 = """
+CREATE TABLE vectors (
+    seq INTEGER PRIMARY KEY, model TEXT NOT NULL, kind TEXT NOT NULL, item INTEGER NOT NULL, part INTEGER NOT NULL, vector BLOB NOT NULL,
+    UNIQUE (model, kind, item, part)) STRICT;
+CREATE TABLE uses (
+    stone TEXT NOT NULL REFERENCES kernels(id), attempt INTEGER NOT NULL REFERENCES attempts(seq), stage TEXT NOT NULL,
+    improved INTEGER NOT NULL, PRIMARY KEY (stone, attempt)) STRICT, WITHOUT ROWID;
+CREATE TABLE lessons (
+    seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, target TEXT NOT NULL, task_id TEXT NOT NULL REFERENCES tasks(id),
+    text TEXT NOT NULL, gain REAL, evidence INTEGER NOT NULL, first_seen REAL NOT NULL, last_seen REAL NOT NULL) STRICT;
+CREATE INDEX lessons_by_task ON lessons(task_id)
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2)  # entry n leads from schema version n to n + 1; statements end with ";\n"
 
 
 def migrate(connection: sqlite3.Connection, path: str, migrations: tuple[str, ...] = MIGRATIONS) -> None:

@@ -57,7 +57,9 @@ def _arguments(rest: Span, at: int) -> tuple[tuple[Span, ...], Expression | None
     if not tail.text:
         return split_commas(rest.cut(at + 1, end)), None
     if not re.match(r"if\b", tail.text):
-        raise tail.error("only `if EXPR` may follow the arguments")
+        key = re.match(rf"({'|'.join(LAUNCH_KEYS)})\s*=", tail.text) if "<<<" in rest.text else None
+        where = f"; {key[1]} belongs into the launch shape: `kernel<<<grid, block, {key[1]}=...>>>(args)`" if key else ""
+        raise tail.error(f"only `if EXPR` may follow the arguments{where}")
     return split_commas(rest.cut(at + 1, end)), Expression(tail.cut(2))
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from evokernel.kernelfile import make_kernel, parse
+from evokernel.kernelfile import KernelFileError, make_kernel, parse
 from evokernel.kernelfile.directives import LaunchLine, Tune
 
 from .signatures import error_of
@@ -137,6 +137,11 @@ def test_comparisons_and_templates_split_where_they_should() -> None:
         "out",
     ]
     assert step.condition.span.text == "x.ndim > 1 and (2 < 3)"
+
+
+def test_a_launch_key_behind_the_arguments_is_told_its_place() -> None:
+    with pytest.raises(KernelFileError, match=r"pdl belongs into the launch shape: `kernel<<<grid, block, pdl=...>>>\(args\)`"):
+        parse(make_kernel("// @launch f<<<1, 32>>>(x, out) pdl=True", "cuda"))
 
 
 def test_tunables_keep_their_types() -> None:
