@@ -441,6 +441,7 @@ def main() -> None:
     for name in ("tmp", "cache", "data"):
         (place / name).mkdir()
     environ = {**os.environ, "TMPDIR": str(place / "tmp"), "XDG_CACHE_HOME": str(place / "cache"), "XDG_DATA_HOME": str(place / "data")}
+    environ["EVOKERNEL_TEXT_MODEL"] = "none"  # a search would leave a process that makes vectors, on purpose
     killer = Killer(arguments.kills, arguments.limit, random.Random(arguments.seed))
     shared, gpu = shared_memory(), report.gpu_memory_mib() if arguments.target == "cuda" else 0
     start = time.monotonic()

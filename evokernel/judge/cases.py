@@ -25,6 +25,7 @@ from .truth import Expected, Truth, evaluate, rounded, truth_of
 
 OWN_DRAWS = 3  # of the timed variant; other variants get one
 MANTISSA_BITS = {Precision.TF32: 10, Precision.REDUCED: 7}
+_NARROW = 8.0  # a failure by at most this factor may come from a scale that is too small by chance
 _CACHE_SHARE = 4  # a quarter of the free memory
 
 Placing = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
@@ -99,6 +100,7 @@ class Cases:
         self._master = secret_seed() if master_seed is None else master_seed
         self._limit = (available_bytes() if memory_bytes is None else memory_bytes) // _CACHE_SHARE
         self._entries: OrderedDict[Case, Entry] = OrderedDict()
+        self._sharp: set[Case] = set()
         self._eager_abs: dict[tuple[Case, str], Tensor | None] = {}
         self._trusted: dict[tuple[int, str, str], Measured] = {}  # (variant, regime, output)
         self._plans: dict[int, InputPlan] = {}
@@ -138,7 +140,18 @@ class Cases:
         return self._plans[variant]
 
     def check(self, case: Case, outputs: Mapping[str, Tensor]) -> tuple[list[ErrorRow], str | None]:
-        """One row an output, and None or what is wrong, for the outputs of a kernel by plan name."""
+        """One row an output, and None or what is wrong, for the outputs of a kernel by plan name.
+
+        What fails narrowly is compared again with scales from more noise draws, which the case keeps from then on.
+        """
+        rows, message = self._compared(case, outputs)
+        if message is None or case in self._sharp or not all(r.passed or 0 < r.max_units <= _NARROW * r.budget_units for r in rows):
+            return rows, message
+        self._sharp.add(case)
+        self._entries.pop(case, None)
+        return self._compared(case, outputs)
+
+    def _compared(self, case: Case, outputs: Mapping[str, Tensor]) -> tuple[list[ErrorRow], str | None]:
         signature = self.signature(case)
         budgets = self.budgets(case)
         return compare(signature.outputs, outputs, self.entry(case).placed_outputs, budgets, Place(case.regime, case.variant, signature.inputs))
@@ -222,7 +235,7 @@ class Cases:
         seed = self._seed(case.variant, case.regime, case.version, case.number)
         draw = self.loaded.draw(case.variant, seed) if case.regime == OWN else self.plan(case.variant).draw(case.regime, seed)
         outputs = self.loaded.run(draw, case.weights)
-        truth = truth_of(self.loaded, draw, case.weights, outputs, self._seed("noise", seed))
+        truth = truth_of(self.loaded, draw, case.weights, outputs, self._seed("noise", seed), sharp=case in self._sharp)
         eager = {name: block_errors(output, truth.outputs[name]) for name, output in outputs.items()}
         entry = Entry(draw, truth, self._place(draw.tensors), {n: e.placed(self._place) for n, e in truth.outputs.items()})
         self._entries[case] = entry

@@ -3,16 +3,15 @@
 Skipped where there is no GPU, or no compute-sanitizer on the path.
 """
 
-import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from evokernel import targets
-from evokernel.judge.lane import Lane, LaneSettings
+from evokernel.judge.lane import Lane
 from evokernel.judge.sanitize import PROGRAM
 from evokernel.kernelfile import make_kernel
 from evokernel.records import Status
@@ -41,18 +40,9 @@ for file in sorted((TESTS / "cheats" / "honest_cu").glob("*.cu")):
         HONEST[task[1]].append(f"cheats/honest_cu/{file.stem}")
 
 
-@pytest.fixture(scope="module")
-def lane(request: pytest.FixtureRequest, own_folders: Path) -> Iterator[Lane]:
-    """One at a time: a GPU has one tenant."""
-    task = TESTS / "cheats" / "tasks" / f"{request.param}.py"
-    made = Lane(LaneSettings(str(task), "cuda", own_folders / "cache", dict(os.environ), baselines=("eager",)))
-    yield made
-    made.close()
-
-
-@pytest.mark.parametrize(("lane", "name"), [(task, name) for task, names in HONEST.items() for name in names], indirect=["lane"])
-def test_an_honest_finalist_stays_verified_and_says_what_ran(lane: Lane, name: str) -> None:
-    verdict = lane.judge(make_kernel((TESTS / f"{name}.cu").read_text(), "cuda"), patience=FINALIST)
+@pytest.mark.parametrize(("task", "name"), [(task, name) for task, names in HONEST.items() for name in names])
+def test_an_honest_finalist_stays_verified_and_says_what_ran(only_lane: Callable[..., Lane], task: str, name: str) -> None:
+    verdict = only_lane(task).judge(make_kernel((TESTS / f"{name}.cu").read_text(), "cuda"), patience=FINALIST)
     assert verdict.status is Status.VERIFIED, verdict.message
     said = verdict.environment.sanitizer
     print(f"{name}: {said} ({verdict.stages_s['sanitizer']:.1f} s)")
@@ -61,15 +51,14 @@ def test_an_honest_finalist_stays_verified_and_says_what_ran(lane: Lane, name: s
         assert "did not" not in said, said
 
 
-@pytest.mark.parametrize("lane", ["softmax"], indirect=True)
 @pytest.mark.parametrize(
     ("text", "says"),
     [(READS_PAST_THE_END, r"memcheck.*\n.*Invalid __global__ read of size 4"), (RACES, r"racecheck.*\n.*[Rr]ace reported")],
     ids=["reads_past_the_end", "races"],
 )
-def test_what_the_judge_cannot_see_is_found_in_a_finalist_alone(lane: Lane, text: str, says: str) -> None:
+def test_what_the_judge_cannot_see_is_found_in_a_finalist_alone(only_lane: Callable[..., Lane], text: str, says: str) -> None:
     assert text != SOFTMAX
-    kernel = make_kernel(text, "cuda")
+    kernel, lane = make_kernel(text, "cuda"), only_lane("softmax")
     quick = lane.judge(kernel)
     assert quick.status is Status.VERIFIED and quick.environment.sanitizer == "", quick.message
     verdict = lane.judge(kernel, patience=FINALIST)
