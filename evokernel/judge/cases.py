@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -21,7 +20,7 @@ from ..records import ErrorRow, Precision, Signature
 from ..task import Draw, LoadedTask, available_bytes
 from .compare import Budget, Measured, Place, block_errors, budget_of, compare, measure
 from .inputs import OWN, InputPlan, redraw_weights, secret_seed
-from .truth import Expected, Truth, evaluate, rounded, truth_of
+from .truth import Expected, Truth, evaluate, one_thread, rounded, truth_of
 
 OWN_DRAWS = 3  # of the timed variant; other variants get one
 MANTISSA_BITS = {Precision.TF32: 10, Precision.REDUCED: 7}
@@ -241,7 +240,7 @@ class Cases:
         self._entries[case] = entry
         self._eager_abs |= {(case, name): errors for name, errors in eager.items()}
         self.trust(case, outputs)
-        with _one_thread():
+        with one_thread():
             self.trust(case, self.loaded.run(draw, case.weights))
         bits = MANTISSA_BITS.get(self.loaded.task.options.precision)
         if bits is not None and truth.products:
@@ -257,13 +256,3 @@ def _as_finite(outputs: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> b
 def _working_bytes(signature: Signature) -> int:
     moved = sum(t.size_bytes for t in (*signature.inputs, *signature.outputs))
     return int(8 * moved + 4 * sum(t.size_bytes for t in signature.weights))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(count)

@@ -68,6 +68,17 @@ def in_float64() -> Iterator[Float64]:
         torch.set_default_dtype(default)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch works with one thread in the body."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
+
+
 @dataclass(frozen=True)
 class Expected:
     """What one output must be. Floating: `value` is the truth (float64) and `scale` its unit of error (float32; inf where anything
@@ -127,22 +138,33 @@ def _exact(tensor: Tensor) -> Tensor:
 
 
 def nudged(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """A float64 copy with each value moved to the next one up or down in its own dtype; zeros, NaN, Inf and integers stay."""
+    """A float64 copy with each value moved up or down by one unit in the last place of its own dtype; zeros, NaN, Inf and integers stay."""
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return compact(tensor)
     values = base(tensor)
-    count = values.numel()
-    noise = torch.empty((count + 7) // 8, dtype=torch.int64).random_(generator=generator).view(torch.int8)[:count]
-    moved = torch.empty(count, dtype=torch.float64)
-    for start in range(0, count, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        step = noise[part].bitwise_and_(1).mul_(2).sub_(1)
-        old = values[part]
-        step.mul_(old != 0)
-        if not all_finite(old):
-            step.mul_(old.isfinite())
-        moved[part] = (old.view(_BITS[old.dtype]) + step).view(old.dtype)
+    size = 64 if values.dtype is torch.float64 else 32
+    words = torch.empty(-(-values.numel() // size), dtype=torch.int64 if size == 64 else torch.int32)
+    words.random_(-(1 << (size - 1)), (1 << (size - 1)) - 1, generator=generator)
+    moved = torch.empty(values.numel(), dtype=torch.float64)
+    with one_thread():  # most of a lane's start is spent here, and for passes this short other threads cost more than they save
+        for start in range(0, values.numel(), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            moved[part] = _moved(values[part], words[start // size : (start + _CHUNK) // size])
     return like(tensor, moved)
+
+
+def _moved(values: Tensor, words: Tensor) -> Tensor:
+    """Each value (n,) plus or minus the unit in its last place, by a bit of the words each: exact in float32, or in float64 for such values.
+
+    The bits of the exponent alone are the power of two below a value.
+    """
+    work, exponent = (torch.float64, 0x7FF0_0000_0000_0000) if values.dtype is torch.float64 else (torch.float32, 0x7F80_0000)
+    old, size = values.to(work), torch.finfo(work).bits
+    signs = (words[:, None] << torch.arange(size, dtype=words.dtype)).bitwise_and_(-(1 << (size - 1))).view(-1)[: len(values)]
+    step = (old.view(words.dtype) & exponent).bitwise_or_(signs).view(work).mul_(torch.finfo(values.dtype).eps)
+    if values.dtype is torch.float16:  # its subnormal numbers are ordinary ones here
+        step = torch.where(old == 0, 0.0, step.abs().clamp_(min=torch.finfo(torch.float16).smallest_normal * 2**-10).copysign_(step))
+    return step.clamp_(torch.finfo(work).min, torch.finfo(work).max).add_(old)  # an infinite value has an infinite step
 
 
 def all_finite(tensor: Tensor) -> bool:
