@@ -1,7 +1,7 @@
 // Linear + bias + ReLU as fp32 tiles of 64 x 64, the sum over K split among the blocks of a cluster so that all multiprocessors are busy; the parts
 // are added through distributed shared memory in a fixed order, with bias and ReLU, so nothing in between goes to memory.
 //
-// @tune SPLIT = 4 in 1 2 4 8                                 # blocks of a cluster, parts of K
+// @tune SPLIT = 8 in 1 2 4 8                                 # blocks of a cluster, parts of K
 // @tune SLAB = 16 in 8 16 32                                 # columns of both operands in shared memory at a time
 // @require x.ndim == 2 and x.contiguous and linear_weight.contiguous
 // @const N = linear_weight.shape[0]

@@ -5,7 +5,7 @@
 // @tune TILE_M = 64 in 64 128
 // @tune TILE_N = 64 in 64 128
 // @tune SPLIT = 2 in 1 2 4 8                                 # blocks of a cluster, parts of K
-// @tune STAGES = 4 in 3 4 6 8                                # slabs of 32 along K in shared memory
+// @tune STAGES = 3 in 3 4 6 8                                # slabs of 32 along K in shared memory
 // @require x.ndim == 2 and x.contiguous and linear_weight.contiguous
 // @const M = x.shape[0]
 // @const N = linear_weight.shape[0]
