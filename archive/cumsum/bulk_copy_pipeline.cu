@@ -2,8 +2,8 @@
 // memory while one is scanned. A warp owns a stretch of the row and scans each 128 neighbours by shuffles; one barrier a row brings the warps' totals
 // together. What stands before a stretch or a piece of it is added up in double: an error there would be in all sums behind it.
 //
-// @tune BLOCK = 1024 in 256 512 1024
-// @tune STAGES = 3 in 2 3                                    # rows in shared memory
+// @tune BLOCK = 512 in 256 512 1024
+// @tune STAGES = 2 in 2 3                                    # rows in shared memory
 // @tune STREAM = false in false true                         # stores that leave the cache first
 // @require x.contiguous and x.ndim >= 1
 // @const COLUMNS = x.shape[-1]

@@ -1,10 +1,10 @@
 // Mean square over the middle dimension: a block owns LANES neighbouring float4 columns of one batch and splits the rows among its threads, so
 // that all loads are coalesced and independent; a tree in shared memory adds the parts. One pass, nothing in between is written.
 //
-// @tune LANES = 16 in 8 16 32                                # float4 columns a block
-// @tune BLOCK = 512 in 256 512 1024
-// @tune LINES = 256 in 0 128 256                             # bytes that a miss brings into L2, 0: as the GPU likes
-// @tune RESIDENT = 4 in 1 2 4 8                              # blocks a multiprocessor has the registers for
+// @tune LANES = 8 in 8 16 32                                # float4 columns a block
+// @tune BLOCK = 256 in 256 512 1024
+// @tune LINES = 0 in 0 128 256                             # bytes that a miss brings into L2, 0: as the GPU likes
+// @tune RESIDENT = 2 in 1 2 4 8                              # blocks a multiprocessor has the registers for
 // @require x.ndim == 3 and x.contiguous
 // @const ROWS = x.shape[1]
 // @const COLUMNS = x.shape[2]

@@ -4,7 +4,7 @@
 // @tune BLOCK = 128 in 128 256 512
 // @tune STAGES = 2 in 2 4 6                                  # rows in shared memory
 // @tune RESIDENT = 4 in 1 2 4 6                              # blocks a multiprocessor
-// @tune STREAM = false in false true                         # stores that leave the cache first
+// @tune STREAM = true in false true                         # stores that leave the cache first
 // @require x.contiguous and weight.contiguous
 // @const COLUMNS = x.shape[-1]
 // @require COLUMNS % (4 * BLOCK) == 0 and COLUMNS <= 64 * BLOCK and weight.numel == COLUMNS

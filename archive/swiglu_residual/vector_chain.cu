@@ -1,9 +1,9 @@
 // The whole elementwise chain silu(gate) * up * 0.5 + residual, clamped, in one pass: a thread asks for VECTORS float4 of all three inputs before
 // it uses the first, and neighbouring threads read neighbouring vectors.
 //
-// @tune BLOCK = 256 in 128 256 512
-// @tune VECTORS = 2 in 1 2 4                                 # float4 of each input a thread
-// @tune LINES = 256 in 0 128 256                             # bytes that a miss brings into L2, 0: as the GPU likes
+// @tune BLOCK = 128 in 128 256 512
+// @tune VECTORS = 1 in 1 2 4                                 # float4 of each input a thread
+// @tune LINES = 128 in 0 128 256                             # bytes that a miss brings into L2, 0: as the GPU likes
 // @tune RESIDENT = 4 in 1 2 4 6 8                            # blocks a multiprocessor has the registers for
 // @tune STREAM = false in false true                         # stores that leave the cache first
 // @require gate.contiguous and up.contiguous and residual.contiguous

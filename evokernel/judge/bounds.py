@@ -19,9 +19,14 @@ _SHARE_OF_LARGEST = 1e-4  # gradients below this share of an input's largest may
 
 @dataclass(frozen=True)
 class Costs:
-    """Bytes of the inputs that matter (parameters left out) and of the outputs, and the multiply-adds of the reference in FLOP."""
+    """Bytes of the inputs that matter (parameters left out) and of the outputs, and the multiply-adds of the reference in FLOP.
+
+    `read_bytes` are those of elements that certainly matter: a time under them is impossible. `reached_bytes`, which is more where most gradients
+    are tiny (the logits of a cross entropy), are those of all elements with a gradient: fractions are set against them.
+    """
 
     read_bytes: int
+    reached_bytes: int
     written_bytes: int
     work_flop: int
 
@@ -37,15 +42,18 @@ def costs(cases: Cases) -> Costs:
     told (integers, code that autograd does not follow) it counts with nothing, so that no honest kernel is ever called impossible."""
     signature = cases.loaded.task.signature
     shares = _shares(cases)
-    read = sum(int(shares.get(t.name, 0.0) * min(t.numel, t.span)) * t.itemsize for t in signature.inputs)
+    read, reached = (
+        sum(int(shares.get(t.name, (0.0, 0.0))[which] * min(t.numel, t.span)) * t.itemsize for t in signature.inputs) for which in (0, 1)
+    )
     written = sum(min(t.numel, t.span) * t.itemsize for t in signature.outputs)
     with FlopCounterMode(display=False) as counter:
         cases.loaded.run(cases.loaded.draw(0, 0))
-    return Costs(read, written, int(counter.get_total_flops()))
+    return Costs(read, reached, written, int(counter.get_total_flops()))
 
 
-def _shares(cases: Cases) -> dict[str, float]:
-    """By input, the share of elements with a gradient; nothing for inputs that may be drawn anew without failing the task's check."""
+def _shares(cases: Cases) -> dict[str, tuple[float, float]]:
+    """By input, the share of elements with a gradient that is no rounding, and with any; nothing for inputs that may be drawn anew without
+    failing the task's check."""
     loaded, case = cases.loaded, cases.timed()[0]
     other = loaded.draw(0, 1)
     gradients = loaded.gradients(case.draw, case.weights)
@@ -54,14 +62,14 @@ def _shares(cases: Cases) -> dict[str, float]:
         changed = loaded.run(case.draw.replace({name: other.tensors[name]}), case.weights)
         if cases.check(case, changed)[1]:
             size = gradient.abs()
-            found[name] = float((size > _SHARE_OF_LARGEST * size.max()).double().mean())
+            found[name] = float((size > _SHARE_OF_LARGEST * size.max()).double().mean()), float((size > 0).double().mean())
     return found
 
 
 def bounds(costs: Costs, device: Device, roofline: Roofline | None, precision: Precision, timing: Timing) -> Bounds:
     """The fractions of both bounds that measured times reach."""
     cold_us = next(m.median_us for m in timing.modes if m.mode == "cold")
-    traffic = costs.read_bytes + costs.written_bytes
+    traffic = costs.reached_bytes + costs.written_bytes
     peak_gbs = device.bandwidth_gbs or (roofline.copy_gbs if roofline else 0.0)
     rate = roofline.product_tflops.get(precision.value, 0.0) if roofline else 0.0
     return Bounds(
