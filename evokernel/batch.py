@@ -8,8 +8,12 @@ Each is on the disk before the next is awaited; a later call judges what has no 
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
+import importlib.util
 import json
 import os
+import platform
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +24,9 @@ from threading import Event
 from typing import BinaryIO, TypeVar
 
 from . import targets
-from .api import Session, cache_folder, judge_environment, open_lane, read_kernel
+from .api import Session, cache_folder, choose_target, judge_environment, open_lane, read_kernel
+from .archive.lifecycle import Due, Here
+from .archive.store import Archive
 from .codec import decode, encode
 from .errors import EvokernelError, UsageError
 from .judge.lane import Lane
@@ -101,6 +107,42 @@ def judge_batch(
     verdicts = [v for key in wanted if (v := latest[key].verdict)]
     verified = sum(v.status is Status.VERIFIED for v in verdicts)
     return BatchResult(len(wanted), len(verdicts), verified, len(wanted) - len(verdicts), len(todo))
+
+
+def here(target: str) -> Here:
+    """Where verdicts on a target would be made now, as far as it is known without a judge.
+
+    Raises:
+        UsageError: the target cannot run here.
+    """
+    chosen = choose_target(target)
+    device = chosen.device()
+    found = importlib.util.find_spec("torch")
+    text = Path(found.origin).with_name("version.py").read_text("utf-8") if found and found.origin else ""
+    torch = dict(re.findall(r"^(__version__|cuda)\b.*= '(.*)'$", text, re.MULTILINE))  # as torch itself says it: the package's may lack the build
+    versions = {"torch": torch.get("__version__", ""), "numpy": importlib.metadata.version("numpy"), "python": platform.python_version()}
+    own = {"cuda": torch.get("cuda", "")} if chosen.name == "cuda" else {"threads": str(device.sm_count)}
+    return Here(device.name, device.architecture, chosen.compiler(), versions | own)
+
+
+def rejudge(archive: Archive, work: Sequence[Due], devices: Sequence[str | None], session: Session) -> Iterator[tuple[Due, Verdict | str]]:
+    """Judge archived kernels again, one lane a GPU; each verdict is stored before the next is awaited, older ones stay under their own keys.
+
+    Yields what was judged with its verdict, or with the reason why it has none.
+    """
+    groups: dict[str, Group] = defaultdict(list)
+    for number, due in enumerate(work):
+        packed = TaskFile(Path(due.task.path).stem, due.task.source)
+        groups[due.task.id].append(BatchCandidate(PROTOCOL, packed, due.kernel.target, due.kernel.text, number))
+    for outcome in _judged(list(groups.values()), devices, session):
+        due = work[int(outcome.id or 0)]
+        if outcome.verdict is None:
+            yield due, f"{outcome.error}: {outcome.message}"
+        elif outcome.task_id != due.task.id or outcome.verdict.kernel_id != due.kernel.id:
+            yield due, f"here its task is another one ({outcome.task_id}, not {due.task.id}): its file has changed, or what it needs"
+        else:
+            archive.rejudged(outcome.verdict, due.task)
+            yield due, outcome.verdict
 
 
 def read_candidates(path: Path) -> list[tuple[int, BatchCandidate]]:

@@ -4,6 +4,7 @@
     python experiments/seeds.py --tune 24 [TASK ...]               look at so many configurations first; a better one becomes the file's default
     python experiments/seeds.py --target cuda --entries FILE       judge on another machine, write the entries to FILE
     python experiments/seeds.py --merge FILE                       put such entries into the manifest
+    python experiments/seeds.py --bounds                           set stored times against the tasks' bytes again, where the judge counts them anew
 
 One judge a task. A kernel that is not verified is named, gets no entry, and makes the exit code 1. Entries of kernels that were not judged
 now stay as they are, those of files that are gone go.
@@ -15,16 +16,20 @@ import argparse
 import math
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from evokernel import codec, targets
 from evokernel.api import cache_folder, read_kernel
 from evokernel.archive.shipped import ManifestEntry, manifest_entry, read_manifest, write_manifest
 from evokernel.errors import EvokernelError
+from evokernel.judge.bounds import Costs, costs
+from evokernel.judge.cases import Cases
 from evokernel.judge.lane import Lane, LaneSettings
 from evokernel.kernelfile import make_kernel, parse
 from evokernel.kernelfile.tunables import space, with_defaults
-from evokernel.records import Admission, Status, Verdict
+from evokernel.records import Admission, Bounds, Status, Verdict
+from evokernel.task import load_task
 from evokernel.view.terminal import outcome
 
 ROOT = Path(__file__).parent.parent
@@ -84,6 +89,34 @@ def merge(new: list[ManifestEntry]) -> Path:
     return write_manifest(SEEDS, current)
 
 
+def bounded(entries: list[ManifestEntry]) -> list[ManifestEntry]:
+    """The entries with shares of the traffic bound that are computed from their stored times, on devices whose peak bandwidth some entry tells."""
+    peaks: dict[str, float] = {}
+    for entry in entries:
+        found, device = entry.verdict.bounds, entry.verdict.environment.device
+        if found and found.traffic_fraction:
+            peaks[device] = found.traffic_bytes / found.traffic_fraction / 1e3 / cold_us(entry.verdict)
+    counted: dict[str, Costs] = {}
+    new = []
+    for entry in entries:
+        peak, verdict, task = peaks.get(entry.verdict.environment.device), entry.verdict, entry.task.name
+        if not peak:
+            new.append(entry)
+            continue
+        if task not in counted:
+            counted[task] = costs(Cases(load_task(ROOT / "experiments" / "tasks" / f"{task}.py")))
+        traffic = counted[task].reached_bytes + counted[task].written_bytes
+        work = verdict.bounds.work_fraction if verdict.bounds else 0.0
+        found = Bounds(traffic, traffic / peak / 1e3 / cold_us(verdict), counted[task].work_flop, work)
+        new.append(replace(entry, verdict=replace(verdict, bounds=found)))
+    return new
+
+
+def cold_us(verdict: Verdict) -> float:
+    assert verdict.timing
+    return next(m.median_us for m in verdict.timing.modes if m.mode == "cold")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK")
@@ -91,7 +124,11 @@ def main() -> None:
     parser.add_argument("--tune", type=int, default=0, metavar="N")
     parser.add_argument("--entries", type=Path, metavar="FILE")
     parser.add_argument("--merge", type=Path, metavar="FILE")
+    parser.add_argument("--bounds", action="store_true")
     arguments = parser.parse_args()
+    if arguments.bounds:
+        print(write_manifest(SEEDS, bounded(read_manifest(SEEDS))))
+        return
     if arguments.merge:
         print(merge([codec.loads(ManifestEntry, line) for line in arguments.merge.read_text().splitlines()]))
         return

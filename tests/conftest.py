@@ -10,6 +10,7 @@ from evokernel.judge.lane import Lane, LaneSettings
 
 os.environ.pop("OPENAI_API_KEY", None)
 os.environ.pop("ANTHROPIC_API_KEY", None)
+os.environ["EVOKERNEL_TEXT_MODEL"] = "none"  # no command leaves a process behind that makes vectors while others are timed
 
 
 @pytest.fixture(scope="session", autouse=True)

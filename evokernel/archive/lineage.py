@@ -70,6 +70,23 @@ def path(dag: nx.DiGraph, kernel_id: str) -> list[Step]:
     return steps
 
 
+def dot(dag: nx.DiGraph) -> str:
+    """The graph in Graphviz's language: kernels with their speedups (lower bounds), edges with operator and gain."""
+    lines = ["digraph lineage {", "  node [shape=box];"]
+    for node, facts in dag.nodes(data=True):
+        low = facts["speedup_low"]
+        label = "\\n".join([node[:8], *([_quoted(facts["task"])] if facts["task"] else []), "not verified" if low is None else f"{low:.3f}x"])
+        lines.append(f'  "{node}" [label="{label}"];')
+    for parent, child, facts in dag.edges(data=True):
+        gain = "" if facts["gain"] is None else f" {math.exp(facts['gain']):.3f}x"
+        lines.append(f'  "{parent}" -> "{child}" [label="{_quoted(facts["operator"])}{gain}"];')
+    return "\n".join([*lines, "}"])
+
+
+def _quoted(text: str) -> str:
+    return " ".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
+
+
 Places = dict[tuple[str, str], float]  # (task id, device) -> lower bound of the speedup
 
 

@@ -52,21 +52,24 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class StoneRef:
-    """A stepping stone that a run may try: an archived kernel and the task it was made for."""
+    """A stepping stone that a run may try: an archived kernel and the task it was made for. `late`: how often it helped runs that were under way."""
 
     kernel_id: str
     task_id: str
+    late: float = 0.5
 
 
 @dataclass(frozen=True)
 class Started:
-    """The run's first event. `stones` are in the order in which they are to be tried. `task_path`: the task's file, for a later session."""
+    """The run's first event. `stones` are in the order in which they are to be tried. `task_path`: the task's file, for a later session.
+    `lessons`: of earlier runs, for prompts."""
 
     task_id: str
     device: Device
     settings: RunSettings
     stones: tuple[StoneRef, ...]
     task_path: str
+    lessons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

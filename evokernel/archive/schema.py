@@ -45,12 +45,14 @@ CREATE VIRTUAL TABLE task_words USING fts5(name, source, tokenize = 'unicode61')
 CREATE VIRTUAL TABLE kernel_words USING fts5(strategy, techniques, tokenize = 'unicode61')
 """
 
-# `vectors`: of one view (`kind`) of a kernel or task (`item`, its seq), cut into parts, by one model; float32, little endian.
+# `vectors`: of one view (`kind`) of a kernel or task (`item`, its seq), cut into parts, by one model; float32, little endian. No seq is ever given
+# twice and no row changes, so that an index made from rows knows by count and last seq whether it is theirs.
 # `uses`: a stepping stone that an attempt had as a parent, when in its run, and whether the run got better by it.
 _VERSION_2 = """
 CREATE TABLE vectors (
-    seq INTEGER PRIMARY KEY, model TEXT NOT NULL, kind TEXT NOT NULL, item INTEGER NOT NULL, part INTEGER NOT NULL, vector BLOB NOT NULL,
-    UNIQUE (model, kind, item, part)) STRICT;
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, model TEXT NOT NULL, kind TEXT NOT NULL, item INTEGER NOT NULL, part INTEGER NOT NULL,
+    vector BLOB NOT NULL, UNIQUE (kind, item, model, part)) STRICT;
+CREATE INDEX vectors_by_view ON vectors(model, kind);
 CREATE TABLE uses (
     stone TEXT NOT NULL REFERENCES kernels(id), attempt INTEGER NOT NULL REFERENCES attempts(seq), stage TEXT NOT NULL,
     improved INTEGER NOT NULL, PRIMARY KEY (stone, attempt)) STRICT, WITHOUT ROWID;

@@ -1,4 +1,4 @@
-"""Lists and searches over the archive by columns and by words (SQLite FTS5, bm25)."""
+"""What lists and searches of the archive give: entries, by columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .verdicts import Origin, load
 
 @dataclass(frozen=True)
 class Filters:
-    """What rows to take; None takes all. `device`, `technique`: exact names. `min_speedup`: of the lower bound."""
+    """What rows to take; None takes all. `device`, `technique`: exact names. `min_speedup`: of the lower bound. `op`: words that the name
+    or the source of the task must hold."""
 
     target: str | None = None
     device: str | None = None
@@ -22,6 +23,7 @@ class Filters:
     min_speedup: float | None = None
     verified: bool = False
     kernel_id: str | None = None
+    op: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,40 +50,18 @@ class Hit:
     why: str
 
 
-_COLUMNS = (
+COLUMNS = (
     "k.id AS kernel_id, k.target, k.text, k.strategy, k.origin, k.licence, k.provenance, k.quarantined, "
     "v.task_id, t.name AS task_name, v.record, coalesce(v.imported, 0) AS imported"
 )
-_JOINS = "kernels k LEFT JOIN builds b ON b.kernel_id = k.id LEFT JOIN verdicts v ON v.build_id = b.id LEFT JOIN tasks t ON t.id = v.task_id"
-# A word in a strategy or a task's name says more than one in a source or an instruction list. Scores are joined here, not in SQL: SQLite scans
-# the list of scores anew for each row.
-_KERNEL_SCORES = "SELECT rowid, -bm25(kernel_words, 2.0, 1.0) FROM kernel_words WHERE kernel_words MATCH ?"
-_TASK_SCORES = "SELECT rowid, -bm25(task_words, 2.0, 1.0) FROM task_words WHERE task_words MATCH ?"
+JOINS = "kernels k LEFT JOIN builds b ON b.kernel_id = k.id LEFT JOIN verdicts v ON v.build_id = b.id LEFT JOIN tasks t ON t.id = v.task_id"
 
 
 def list_entries(database: Database, filters: Filters, limit: int) -> list[Entry]:
     """Kernels with their verdicts, one entry a verdict, the fastest first."""
     condition, values = where(filters)
     order = "ORDER BY v.speedup_low IS NULL, v.speedup_low DESC, k.seq DESC LIMIT ?"
-    return [entry(r) for r in database.rows(f"SELECT {_COLUMNS} FROM {_JOINS} WHERE {condition} {order}", *values, limit)]
-
-
-def search(database: Database, question: str, filters: Filters, limit: int) -> list[Hit]:
-    """Kernels whose strategy, techniques or tasks hold words of the question, the best match first, each kernel once."""
-    asked = words.words(question)
-    match = words.match_any(asked)
-    if not match:
-        return []
-    kernels, tasks = ({r[0]: r[1] for r in database.rows(query, match)} for query in (_KERNEL_SCORES, _TASK_SCORES))
-    condition, values = where(filters)
-    rows = database.rows(
-        f"SELECT k.seq AS kernel, v.seq AS verdict, t.seq AS task FROM {_JOINS} WHERE {condition} ORDER BY v.speedup_low DESC, k.seq", *values
-    )
-    scored = [(kernels.get(r["kernel"], 0.0) + tasks.get(r["task"], 0.0), r) for r in rows if r["kernel"] in kernels or r["task"] in tasks]
-    best: dict[int, tuple[float, sqlite3.Row]] = {}
-    for score, row in sorted(scored, key=lambda s: -s[0]):
-        best.setdefault(row["kernel"], (score, row))
-    return [_hit(database, row, score, asked) for score, row in list(best.values())[:limit]]
+    return [entry(r) for r in database.rows(f"SELECT {COLUMNS} FROM {JOINS} WHERE {condition} {order}", *values, limit)]
 
 
 def where(filters: Filters) -> tuple[str, list[object]]:
@@ -96,6 +76,8 @@ def where(filters: Filters) -> tuple[str, list[object]]:
         parts.append(("instr(' ' || v.features || ' ', ?) > 0", f" {filters.technique} "))
     if filters.min_speedup is not None:
         parts.append(("v.speedup_low >= ?", filters.min_speedup))
+    if filters.op is not None:
+        parts.append(("t.seq IN (SELECT rowid FROM task_words WHERE task_words MATCH ?)", words.match_all(words.words(filters.op))))
     if filters.verified:
         parts.append(("v.status = ?", Status.VERIFIED.value))
     return " AND ".join(["1", *(p for p, _ in parts)]), [v for _, v in parts]
@@ -113,18 +95,7 @@ def fastest(database: Database, task_id: str, target: str, device: str | None) -
     """The fastest kernel that was verified here (quarantined ones left out)."""
     condition, values = where(Filters(target=target, device=device, task_id=task_id, verified=True))
     row = database.row(
-        f"SELECT {_COLUMNS} FROM {_JOINS} WHERE {condition} AND v.imported = 0 AND k.quarantined IS NULL ORDER BY v.speedup_low DESC, v.seq LIMIT 1",
+        f"SELECT {COLUMNS} FROM {JOINS} WHERE {condition} AND v.imported = 0 AND k.quarantined IS NULL ORDER BY v.speedup_low DESC, v.seq LIMIT 1",
         *values,
     )
     return entry(row) if row else None
-
-
-def _hit(database: Database, found: sqlite3.Row, score: float, asked: list[str]) -> Hit:
-    (row,) = database.rows(f"SELECT {_COLUMNS} FROM {_JOINS} WHERE k.seq = ? AND v.seq IS ?", found["kernel"], found["verdict"])
-    kernel = database.row("SELECT strategy, techniques FROM kernel_words WHERE rowid = ?", found["kernel"])
-    task = database.row("SELECT name, source FROM task_words WHERE rowid = ?", found["task"])
-    places = [(place, words.matched(asked, text[column])) for text, column, place in (
-        (kernel, "strategy", "the strategy"), (kernel, "techniques", "the compiled code"),
-        (task, "name", "the task's name"), (task, "source", "the task's source"),
-    ) if text]  # fmt: skip
-    return Hit(entry(row), score, "; ".join(f"{', '.join(hits)} in {place}" for place, hits in places if hits))

@@ -52,8 +52,8 @@ def shipped_root() -> Path | None:
     return next((root for root in (package / "_data" / "archive", package.parent / "archive") if (root / MANIFEST).is_file()), None)
 
 
-def import_shipped(archive: Archive, root: Path) -> Imported:
-    """Import the kernels of a manifest that are not in the store yet; a manifest that was imported whole before costs one hash.
+def import_shipped(archive: Archive, root: Path, kind: str = "shipped") -> Imported:
+    """Import the kernels of a manifest that are not in the store yet, as of the origin `kind`; one that was imported whole before costs one hash.
 
     A row that is not what it says (text and id, source and hash, unknown parent) is refused by name; the others are imported.
 
@@ -72,7 +72,7 @@ def import_shipped(archive: Archive, root: Path) -> Imported:
         for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
             try:
                 entry = _entry(line, number)
-                added += _import_entry(connection, root, entry)
+                added += _import_entry(connection, root, entry, kind)
             except ArchiveError as error:
                 refused.append(str(error))
         if not refused:
@@ -146,13 +146,13 @@ def _entry(line: str, number: int) -> ManifestEntry:
         raise ArchiveError(f"line {number} of {MANIFEST} is not an entry: {error}") from error
 
 
-def _import_entry(connection: sqlite3.Connection, root: Path, entry: ManifestEntry) -> bool:
+def _import_entry(connection: sqlite3.Connection, root: Path, entry: ManifestEntry, kind: str) -> bool:
     kernel = _checked_kernel(root, entry)
     unknown = [p for p in entry.parents if not connection.execute("SELECT 1 FROM kernels WHERE id = ?", (p,)).fetchone()]
     if unknown:
         raise ArchiveError(f"{entry.file}: its parent {unknown[0]} is neither in the archive nor earlier in the manifest")
     verdicts.insert_task(connection, entry.task)
-    new = verdicts.insert_kernel(connection, kernel, Origin("shipped", entry.licence, entry.file))
+    new = verdicts.insert_kernel(connection, kernel, Origin(kind, entry.licence, entry.file))
     verdicts.store(connection, entry.verdict, entry.task, imported=True)
     if new:
         verdicts.insert_edges(connection, kernel, entry.parents, None)

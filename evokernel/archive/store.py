@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -19,28 +19,23 @@ from typing import TYPE_CHECKING
 from .. import codec
 from ..errors import ArchiveError, UsageError
 from ..records import Attempt, Environment, Kernel, Placement, Status, Task, Verdict
-from . import check, runs, search, stones, verdicts
+from . import check, lessons, lifecycle, runs, search, stones, verdicts
 from .database import Database
+from .lessons import Lesson, Pair
+from .lifecycle import Due, Here, Merged, Pruned
+from .retrieval import Question, Retrieval, by_words
 from .runs import Confirmed, Judged, Logged, RunLog, RunRow, Started
 from .search import Entry, Filters, Hit
+from .stats import Contribution, Stats, contributions, stats
 from .stones import Stone
 from .verdicts import Origin
 
 if TYPE_CHECKING:
     import networkx as nx
 
-
-@dataclass(frozen=True)
-class Stats:
-    """Counts over the whole archive; `statuses` counts verdicts by their status."""
-
-    tasks: int
-    kernels: int
-    quarantined: int
-    runs: int
-    attempts: int
-    statuses: dict[str, int]
-    cost_usd: float
+    from .embed import TextModel
+    from .index import Indexes
+    from .vectors import Filled
 
 
 class Archive:
@@ -52,6 +47,7 @@ class Archive:
 
     def __init__(self, path: str | Path) -> None:
         self.database = Database(Path(path))
+        self._indexes: Indexes | None = None
 
     def __enter__(self) -> Archive:
         return self
@@ -100,8 +96,12 @@ class Archive:
                 new = verdicts.insert_kernel(connection, attempt.kernel, Origin("run", source=log.run_id))
                 verdict, duplicate = verdicts.shared(self.database, verdict, task)
                 verdicts.store(connection, verdict, task, imported=False)
+            best = connection.execute("SELECT best_fitness FROM runs WHERE id = ?", (log.run_id,)).fetchone()[0]
             placement = _place(connection, log.run_id, verdict, duplicate)
             row = _insert_attempt(connection, attempt, task, log.run_id, placement, verdict.status)
+            if attempt.kernel:
+                # The first kernel of a run has improved it where it is faster than the baseline.
+                stones.note_uses(connection, attempt.proposal, log.run_id, row, improved=verdict.fitness > (0.0 if best is None else best))
             if new and attempt.kernel:
                 verdicts.insert_edges(connection, attempt.kernel, attempt.proposal.parents, row)
             return log.append_within(connection, Judged(attempt.proposal.number, placement, verdict), elapsed_s)
@@ -143,6 +143,17 @@ class Archive:
         """All runs, newest first."""
         return runs.list_runs(self.database)
 
+    def find_run(self, id_prefix: str) -> str:
+        """The id of the newest run whose id begins so.
+
+        Raises:
+            UsageError: there is none.
+        """
+        row = self.database.row("SELECT id FROM runs WHERE substr(id, 1, length(?)) = ? ORDER BY seq DESC", id_prefix, id_prefix)
+        if row is None:
+            raise UsageError(f"there is no run {id_prefix!r} in {self.database.path}; `evokernel archive runs` lists them")
+        return str(row["id"])
+
     def task(self, task_id: str) -> Task:
         """Raises:
         UsageError: no such task.
@@ -151,6 +162,10 @@ class Archive:
         if row is None:
             raise UsageError(f"there is no task {task_id} in {self.database.path}")
         return codec.loads(Task, row["record"])
+
+    def task_names(self) -> dict[str, str]:
+        """The names of all tasks by id."""
+        return {row["id"]: row["name"] for row in self.database.rows("SELECT id, name FROM tasks ORDER BY seq")}
 
     def find(self, id_prefix: str) -> Kernel:
         """The one kernel whose id begins so.
@@ -174,13 +189,25 @@ class Archive:
         """Kernels with their verdicts, one entry a verdict, the fastest first."""
         return search.list_entries(self.database, filters, limit)
 
-    def search(self, question: str, filters: Filters, limit: int = 20) -> list[Hit]:
-        """Kernels found by words of their strategy, techniques and tasks, the best match first."""
-        return search.search(self.database, question, filters, limit)
+    def search(self, question: str | Question, filters: Filters, limit: int = 20, model: TextModel | None = None) -> list[Hit]:
+        """Kernels found by words, by the meaning of words (with a model), or by code like a kernel's, the best match first. See retrieval.py."""
+        if isinstance(question, str):
+            question = by_words(question)
+        if self._indexes is None:
+            from .index import Indexes
 
-    def stones(self, task: Task, target: str, limit: int = 16) -> tuple[Stone, ...]:
-        """Stepping stones for a task, in the order in which to try them."""
-        return stones.retrieve(self.database, task, target, limit)
+            self._indexes = Indexes(self.database)
+        return Retrieval(self.database, self._indexes, model).search(question, filters, limit)
+
+    def fill(self, model: TextModel | None = None, budget_s: float | None = None) -> Filled:
+        """Make the vectors that are missing, those of text with a model; see vectors.py."""
+        from .vectors import fill
+
+        return fill(self.database, model, budget_s)
+
+    def stones(self, task: Task, target: str, limit: int = 16, device: str | None = None) -> tuple[Stone, ...]:
+        """Stepping stones for a task, in the order in which to try them; those measured on `device` (its name) are preferred."""
+        return stones.retrieve(self.database, task, target, limit, device)
 
     def stone(self, kernel_id: str, task_id: str) -> Stone | None:
         """One stepping stone with its task; None when it may not seed (any more)."""
@@ -192,21 +219,56 @@ class Archive:
 
         return graph(self.database, kernel_id)
 
+    def contributions(self, run_id: str | None = None) -> tuple[tuple[Contribution, ...], tuple[Contribution, ...]]:
+        """By operator and by stepping stone, how much they raised the best kernels of a run (None: of all runs)."""
+        return contributions(self.database, run_id)
+
     def stats(self) -> Stats:
         """Counts over the whole archive."""
-        def count(query: str) -> int:
-            return int(self.database.rows(query)[0][0])
+        return stats(self.database)
 
-        statuses = {r["status"]: r["n"] for r in self.database.rows("SELECT status, count(*) AS n FROM verdicts GROUP BY status ORDER BY status")}
-        return Stats(
-            count("SELECT count(*) FROM tasks"), count("SELECT count(*) FROM kernels"),
-            count("SELECT count(*) FROM kernels WHERE quarantined IS NOT NULL"), count("SELECT count(*) FROM runs"),
-            count("SELECT count(*) FROM attempts"), statuses, self.database.rows("SELECT total(cost_usd) FROM attempts")[0][0],
-        )  # fmt: skip
+    def usefulness(self, kernel_ids: Iterable[str], stage: str) -> dict[str, float]:
+        """How often a kernel helped as a parent in runs that had it from the archive, in the stage "early" or "late"."""
+        return stones.usefulness(self.database, kernel_ids, stage)
 
-    def check(self) -> list[str]:
-        """Everything that is wrong with the file, in words (empty: sound); rebuilds what is derived (the word index)."""
-        return check.check(self.database)
+    def lessons(self, task_id: str | None = None, target: str | None = None) -> list[Lesson]:
+        """What the verdicts on a task (None: on all) teach, brought up to date, what weighs most first."""
+        lessons.distil(self.database, [task_id] if task_id else [r["id"] for r in self.database.rows("SELECT id FROM tasks")])
+        return lessons.listed(self.database, task_id, target)
+
+    def advice(self, task_id: str, target: str, near: Sequence[str] = ()) -> tuple[str, ...]:
+        """The few lessons of a task, and of those near it, that prompts show."""
+        return lessons.advice(self.database, task_id, near, target)
+
+    def pairs(self, task_id: str, target: str | None = None) -> list[Pair]:
+        """Kernels with the clearly faster ones that were made of them, with the diff, the largest gain first."""
+        return lessons.pairs(self.database, task_id, target)
+
+    def due(self, target: str, here: Here, task: str | None = None, limit: int | None = None) -> list[Due]:
+        """Kernels whose verdicts come from other rules, another device or other versions, to be judged again here."""
+        return lifecycle.due(self.database, target, here, task, limit)
+
+    def rejudged(self, verdict: Verdict, task: Task) -> None:
+        """Store a verdict that belongs to no run, under its own key beside older ones. Cheating found now quarantines the kernel."""
+        before = verdicts.known(self.database, verdict.kernel_id, task.id, verdict.environment)
+        with self.database.write() as connection:
+            verdicts.store(connection, verdicts.lower(before, verdict) if before else verdict, task, imported=False)
+            if verdict.status is Status.CHEATING:
+                reason = f"judged again: {verdict.message}"
+                connection.execute("UPDATE kernels SET quarantined = coalesce(quarantined, ?) WHERE id = ?", (reason, verdict.kernel_id))
+
+    def prune(self, older_than_s: float, keep: int, *, apply: bool = False) -> Pruned:
+        """Remove old kernels that are no longer among the fastest, never an ancestor of one that stays; see lifecycle.py."""
+        return lifecycle.prune(self.database, older_than_s, keep, apply=apply)
+
+    def merge(self, other: Path, *, own: bool = False) -> Merged:
+        """Add what another archive file has and this one has not; see lifecycle.py."""
+        return lifecycle.merge(self.database, other, own=own)
+
+    def check(self, *, repair: bool = False) -> list[str]:
+        """Everything that is wrong with the file, in words (empty: sound); rebuilds what is derived (the word index). `repair`: what was done
+        about each."""
+        return check.check(self.database, repair=repair)
 
 
 def _place(connection: sqlite3.Connection, run_id: str, verdict: Verdict, duplicate: bool) -> Placement:

@@ -19,7 +19,7 @@ _VAGUE = 3.0
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a kernel came from. `kind`: run, shipped or user; `source`: the run, the file, or a link."""
+    """Where a kernel came from. `kind`: run, shipped, user or import; `source`: the run, the file, or a link."""
 
     kind: str
     licence: str = ""
@@ -118,20 +118,28 @@ def store(connection: sqlite3.Connection, verdict: Verdict, task: Task, *, impor
         "ON CONFLICT (id) DO UPDATE SET code_hash = excluded.code_hash WHERE excluded.code_hash != ''",
         (build_id, *build, verdict.code_hash),
     )
-    features = " ".join(verdict.resources.features) if verdict.resources else ""
+    made = columns(verdict)
     connection.execute(
-        "INSERT INTO verdicts (build_id, task_id, device, protocol, versions, imported, status, time_us, speedup_low, features, record, created) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (build_id, task_id, device, protocol, versions, imported) "
+        f"INSERT INTO verdicts (build_id, task_id, imported, {', '.join(made)}, record, created) "
+        f"VALUES (?, ?, ?, {', '.join('?' * len(made))}, ?, ?) ON CONFLICT (build_id, task_id, device, protocol, versions, imported) "
         "DO UPDATE SET status = excluded.status, time_us = excluded.time_us, speedup_low = excluded.speedup_low, features = excluded.features, "
         "record = excluded.record",
-        (
-            build_id, task.id, environment.device, environment.protocol, versions_key(environment), int(imported), verdict.status.value,
-            verdict.time_us, verdict.speedup.low if verdict.speedup else None, features, codec.dumps(verdict), time.time(),
-        ),
-    )  # fmt: skip
+        (build_id, task.id, int(imported), *made.values(), codec.dumps(verdict), time.time()),
+    )
+    features = made["features"]
     if verdict.status is Status.VERIFIED and features:
         row = connection.execute("SELECT seq, text FROM kernels WHERE id = ?", (verdict.kernel_id,)).fetchone()
-        words.index_kernel(connection, row["seq"], row["text"], features)
+        words.index_kernel(connection, row["seq"], row["text"], str(features))
+
+
+def columns(verdict: Verdict) -> dict[str, str | int | float | None]:
+    """What of a verdict's record stands in columns of its own."""
+    there = verdict.environment
+    return {
+        "device": there.device, "protocol": there.protocol, "versions": versions_key(there), "status": verdict.status.value,
+        "time_us": verdict.time_us, "speedup_low": verdict.speedup.low if verdict.speedup else None,
+        "features": " ".join(verdict.resources.features) if verdict.resources else "",
+    }  # fmt: skip
 
 
 def shared(database: Database, verdict: Verdict, task: Task) -> tuple[Verdict, bool]:

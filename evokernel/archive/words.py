@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Sequence
 
 from ..records import Task
 
@@ -15,7 +16,14 @@ _COMMON = frozenset(
         "len list model module nn none not or rand randn range return self shape size super tensor the torch true tuple typing with",
     )
 )
+# Words of a question that say nothing about kernels.
+_FILLER = frozenset(
+    re.findall(
+        r"\w+", "a all an and any are as at by can do for from how i in into is it its of on or over that the this to use uses using what which with"
+    )
+)
 _QUERY_WORDS = 64
+TASK, STRATEGY, CODE = "task", "strategy", "code"  # the kinds of views that have vectors (see vectors.py)
 
 
 def words(text: str) -> list[str]:
@@ -41,25 +49,45 @@ def strategy(text: str) -> str:
     return " ".join(" ".join(lines).split())
 
 
-def match_any(question: list[str]) -> str:
+def question_words(text: str) -> list[str]:
+    """The words of a question that are worth a look; all of them where none is."""
+    found = words(text)
+    return [w for w in found if w not in _FILLER] or found
+
+
+def match_any(question: Sequence[str]) -> str:
     """The FTS5 query for "any of these words, or words that begin so"; empty when there is none."""
-    stems = dict.fromkeys(w.removesuffix("s") if len(w) > 3 else w for w in question)
-    return " OR ".join(f'"{w}"*' if len(w) > 2 else f'"{w}"' for w in list(stems)[:_QUERY_WORDS])
+    return " OR ".join(_terms(question))
 
 
-def matched(question: list[str], indexed: str) -> list[str]:
-    """The words of the question that a document (its indexed text) holds."""
-    have = indexed.split()
-    return [w for w in dict.fromkeys(question) if any(_same(w, h) for h in have)]
+def match_all(question: Sequence[str]) -> str:
+    """The FTS5 query for "all of these words, or words that begin so"; one that nothing matches when there is none."""
+    return " AND ".join(_terms(question)) or '""'
 
 
-def _same(word: str, indexed: str) -> bool:
-    return indexed.startswith(word.removesuffix("s")) if len(word) > 3 else indexed == word or (len(word) == 3 and indexed.startswith(word))
+def _stem(word: str) -> str:
+    return word.removesuffix("s") if len(word) > 3 else word
+
+
+def _terms(question: Sequence[str]) -> list[str]:
+    stems = dict.fromkeys(map(_stem, question))
+    return [f'"{w}"*' if len(w) > 2 else f'"{w}"' for w in list(stems)[:_QUERY_WORDS]]
+
+
+def matched(question: Sequence[str], indexed: str) -> list[str]:
+    """The words of the question that a document (its indexed text) holds, by the rules of `match_any`."""
+    held = f" {indexed} "
+    return [w for w in dict.fromkeys(question) if f" {_stem(w)}{'' if len(w) > 2 else ' '}" in held]
 
 
 def telling_words(task: Task) -> list[str]:
     """The words of a task that tell it from others."""
-    found = words(task.name) + words(task.source)
+    return telling(task.name, task.source)
+
+
+def telling(name: str, source: str) -> list[str]:
+    """The same of a task's file."""
+    found = words(name) + words(source)
     return list(dict.fromkeys(w for w in found if w not in _COMMON and not w.isdigit() and len(w) > 1))
 
 
@@ -71,8 +99,16 @@ def index_task(connection: sqlite3.Connection, seq: int, task: Task) -> None:
 
 
 def index_kernel(connection: sqlite3.Connection, seq: int, text: str, techniques: str) -> None:
+    """Index a kernel's words; where its techniques have changed, its vector of them goes too and is made anew later."""
+    found = " ".join(words(techniques))
+    before = connection.execute("SELECT techniques FROM kernel_words WHERE rowid = ?", (seq,)).fetchone()
+    if before and before[0] != found:
+        connection.execute("DELETE FROM vectors WHERE kind = ? AND item = ?", (STRATEGY, seq))
     connection.execute("DELETE FROM kernel_words WHERE rowid = ?", (seq,))
-    connection.execute(
-        "INSERT INTO kernel_words (rowid, strategy, techniques) VALUES (?, ?, ?)",
-        (seq, " ".join(words(strategy(text))), " ".join(words(techniques))),
-    )
+    connection.execute("INSERT INTO kernel_words (rowid, strategy, techniques) VALUES (?, ?, ?)", (seq, " ".join(words(strategy(text))), found))
+
+
+def forget_kernel(connection: sqlite3.Connection, seq: int) -> None:
+    """Delete what is derived from a kernel: its words and vectors."""
+    connection.execute("DELETE FROM kernel_words WHERE rowid = ?", (seq,))
+    connection.execute("DELETE FROM vectors WHERE kind IN (?, ?) AND item = ?", (STRATEGY, CODE, seq))

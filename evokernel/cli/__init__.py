@@ -11,7 +11,7 @@ import sys
 import typer
 
 from ..errors import EvokernelError, TaskError
-from . import archive, doctor, evolve, export, judge, output, post, task
+from . import archive, doctor, evolve, export, judge, lifecycle, output, post, task
 from .output import fail
 
 app = typer.Typer(
@@ -25,6 +25,8 @@ app.command("tell")(post.tell)
 app.command("judge")(judge.judge)
 app.command("doctor")(doctor.doctor)
 app.add_typer(task.app, name="task")
+for command in (lifecycle.lessons, lifecycle.rejudge, lifecycle.prune, lifecycle.merge):
+    archive.app.command()(command)
 app.add_typer(archive.app, name="archive")
 app.add_typer(export.app, name="export")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -117,6 +118,7 @@ def _report(found: RunResult, out: Path | None, seconds: float, archive: Path | 
     path = _write_kernel(found, out, task.name) if found.best and verdict else None
     interrupted = found.reason == "interrupted"
     status = "interrupted" if interrupted else "stopped" if found.stopped else "verified" if verdict else "nothing_verified"
+    _fill_vectors(archive)
     say()
     result(summary(found, task, path))
     if as_json:
@@ -129,6 +131,16 @@ def _report(found: RunResult, out: Path | None, seconds: float, archive: Path | 
             "cost_usd": found.cost_usd, "seconds": round(seconds, 3),
         })  # fmt: skip
     raise typer.Exit(130 if interrupted else 2 if found.stopped else 0 if verdict else 1)
+
+
+def _fill_vectors(archive: Path | None) -> None:
+    """Let a process of its own make the vectors of what this run has found, now that nothing is measured any more."""
+    from ..api import data_folder
+    from ..archive.vectors import start_filling
+
+    model = os.environ.get("EVOKERNEL_TEXT_MODEL", "")
+    if model != "none":
+        start_filling(archive or data_folder() / "archive.db", model)
 
 
 def writable(path: Path) -> None:

@@ -18,11 +18,11 @@ from .dropin_reference import _MISSING, _MODES, _Reference
 
 
 class _DropIn:
-    """What belongs to one exported file. The weights prepared for a Model are here and not on it: copies and pickles start without."""
+    """What belongs to one kernel of an exported file. The weights prepared for a Model are here and not on it: copies and pickles start without."""
 
-    def __init__(self, source: str, path: str, kernel: _Kernel) -> None:
+    def __init__(self, reference: _Reference, kernel: _Kernel) -> None:
         self.kernel, self.task = kernel, kernel.task
-        self.reference = _Reference(source, path)
+        self.reference = reference
         self.signature = inspect.signature(self.reference.module.Model.forward)
         self.result = eval(f"lambda {', '.join(o['name'] for o in self.task['outputs'])}: {self.task['result']}")
         self._prepared_for: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
@@ -158,39 +158,48 @@ class _Traced:
         return self.result(*outputs)
 
 
-def drop_in(source: str, path: str, name: str, kernel: _Kernel) -> type[torch.nn.Module]:
-    """The reference's Model with the kernel in its forward: same constructor, same state_dict. A call that the kernel does not fit
-    goes to the reference, with one warning a reason. `name` is the importable name of the exported file, for pickle."""
-    drop = _DropIn(source, path, kernel)
+def drop_in(path: str, name: str, *kernels: tuple[str, _Kernel]) -> type[torch.nn.Module]:
+    """The reference's Model with kernels in its forward: same constructor, same state_dict. Each kernel comes with its task's source; a call goes to
+    the first that fits, or to the reference, with one warning a reason. `name` is the importable name of the exported file, for pickle."""
+    references = [_Reference(kernels[0][0], path)]
+    references += [_Reference(source, path, references[0].module) for source, _ in kernels[1:]]
+    drops = [_DropIn(reference, kernel) for reference, (_, kernel) in zip(references, kernels, strict=True)]
     # Not where weights are prepared: a compiled graph would keep those of its first call. Nor where buffers change, nor where torch.compile, which
     # imports the modules of what it traces, would not find this one.
-    task, plan = kernel.task, kernel.plan
-    traced = _Traced(drop) if (task["inputs"] or task["weights"]) and not (plan["prepare"] or task["states"]) and name in sys.modules else None
-    base: Any = drop.reference.module.Model
+    traceable = all((k.task["inputs"] or k.task["weights"]) and not (k.plan["prepare"] or k.task["states"]) for _, k in kernels)
+    traced = [_Traced(drop) for drop in drops] if traceable and name in sys.modules else None
+    base: Any = references[0].module.Model
 
     class Model(base):  # type: ignore[misc]
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             if traced is None or not torch.compiler.is_dynamo_compiling():
                 return self._forward_now(args, kwargs)
-            values = traced.values(self, args, kwargs)
-            reason = traced.misfit(self, values)
-            if not reason:
-                return traced.run(values)
-            traced.warn(reason)
+            reasons = []
+            for kernel in traced:
+                values = kernel.values(self, args, kwargs)
+                reason = kernel.misfit(self, values)
+                if not reason:
+                    return kernel.run(values)
+                reasons.append(reason)
+            traced[0].warn("; ".join(reasons))
             return super().forward(*args, **kwargs)
 
         @torch.compiler.disable  # type: ignore[untyped-decorator]
         def _forward_now(self, args: Any, kwargs: Any) -> Any:
-            try:
-                return drop.call(self, args, kwargs)
-            except _Fit as reason:
-                _warn(str(reason))
-                return super().forward(*args, **kwargs)
+            reasons = []
+            for drop in drops:
+                try:
+                    return drop.call(self, args, kwargs)
+                except _Fit as reason:
+                    reasons.append(str(reason))
+            _warn("; ".join(dict.fromkeys(reasons)))
+            return super().forward(*args, **kwargs)
 
         def refresh(self) -> None:
             """Prepare the weights anew, into the same memory. Needed after a write through `.data` or another alias that torch does not count
             as a change, and before the replay of a CUDA graph that was captured with other weights."""
-            drop.refresh(self)
+            for drop in drops:
+                drop.refresh(self)
 
     Model.__module__, Model.__qualname__ = name, "Model"
     return Model

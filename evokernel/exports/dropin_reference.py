@@ -97,10 +97,13 @@ def _difference(got: dict[str, Any], made_for: dict[str, Any]) -> str:
 
 
 class _Reference:
-    """The task file: its Model, and how its own get_init_inputs construct that."""
+    """The task file: its Model (or that of `shared`, a file that defines the same), and how its own get_init_inputs construct that."""
 
-    def __init__(self, source: str, path: str) -> None:
+    def __init__(self, source: str, path: str, shared: types.ModuleType | None = None) -> None:
         self.module = _load_reference(source, path)
+        for name, value in vars(shared).items() if shared else ():
+            if getattr(value, "__module__", "") == getattr(shared, "__name__", None) and name not in ("get_inputs", "get_init_inputs"):
+                setattr(self.module, name, value)
         self._lock = threading.RLock()
         self._harmless: dict[tuple[Any, ...], bool] = {}
 

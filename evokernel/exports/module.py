@@ -1,4 +1,4 @@
-"""`evokernel export module`: a verified kernel as one Python file with a drop-in torch.nn.Module.
+"""`evokernel export module`: verified kernels as one Python file with a drop-in torch.nn.Module.
 
 The file holds the task's source (the reference, for construction, state and fallback), the code, the resolved plan as data, and the
 runtime: dropin.py with dropin_cpp.py or dropin_cuda.py. It imports torch, for `cuda` cuda-core, and nothing of evokernel. A `cpp` kernel
@@ -13,8 +13,8 @@ import pprint
 import re
 import tempfile
 import zlib
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from ..archive.store import Archive
 from ..errors import UsageError
 from ..kernelfile import parse, resolve, shipped_gpus
 from ..kernelfile.steps import Call, Fill, Launch, Plan, Step
-from ..records import Device, Environment, Kernel, Precision, Role, Scalar, Status, Task, TensorSpec
+from ..records import Device, Environment, Kernel, Precision, Role, Scalar, Task, TensorSpec
 from ..targets.cpp import LINK, compile_flags
 from ..targets.cuda import CudaTarget, described
 from ..targets.cuda_program import CudaLaunch
@@ -43,86 +43,121 @@ they were prepared last: call model.refresh() after changing them, then replay.
 """
 
 
-def verified_task(archive: Archive, kernel: Kernel, task_id: str | None) -> Task:
-    """The task for which a kernel is verified.
+@dataclass(frozen=True)
+class Verified:
+    """A kernel, a task for which it is verified, and where: on this machine's device if it is, else where it is fastest."""
 
-    Raises:
-        UsageError: for none, or for several and none is named.
+    task: Task
+    kernel: Kernel
+    environment: Environment
+
+
+def verified(archive: Archive, id_prefix: str, task_id: str | None) -> Verified:
+    """Raises:
+    UsageError: no such kernel; or it is verified for no task, or for several and none is named.
     """
+    kernel = archive.find(id_prefix)
     entries = archive.entries(Filters(kernel_id=kernel.id, verified=True))
-    tasks = {e.task_id: e for e in entries if e.task_id and e.verdict and e.verdict.status is Status.VERIFIED}
-    if task_id:
-        tasks = {i: e for i, e in tasks.items() if i.startswith(task_id)}
+    made_on = [(e.task_id, e.task_name, e.verdict.environment) for e in entries if e.task_id and e.verdict and e.task_id.startswith(task_id or "")]
+    tasks = {i: name for i, name, _ in made_on}
     if not tasks:
         raise UsageError(f"kernel {kernel.id} is not verified for {'task ' + task_id if task_id else 'any task'}; only verified kernels are exported")
     if len(tasks) > 1:
-        listed = ", ".join(f"{i} ({e.task_name})" for i, e in tasks.items())
+        listed = ", ".join(f"{i} ({name})" for i, name in tasks.items())
         raise UsageError(f"kernel {kernel.id} is verified for several tasks: {listed}; give --task ID")
-    return archive.task(next(iter(tasks)))
-
-
-def verified_on(archive: Archive, kernel: Kernel, task: Task) -> Environment:
-    """Where a kernel is verified for a task: on this machine's GPU if it is, else where it is fastest.
-
-    Raises:
-        UsageError: nowhere.
-    """
-    entries = archive.entries(Filters(kernel_id=kernel.id, task_id=task.id, verified=True))
-    made_on = [e.verdict.environment for e in entries if e.verdict]
-    if not made_on:
-        raise UsageError(f"kernel {kernel.id} is not verified for task {task.id}; only verified kernels are exported")
     target = targets.get(kernel.target)
     here = "" if target.available() else target.device().name
-    return next((e for e in made_on if e.device == here), made_on[0])
+    environments = [environment for _, _, environment in made_on]
+    return Verified(archive.task(next(iter(tasks))), kernel, next((e for e in environments if e.device == here), environments[0]))
 
 
 def drop_in(task: Task, kernel: Kernel, environment: Environment | None = None) -> str:
-    """The text of the drop-in file.
+    """The text of the drop-in file of one kernel; see `drop_in_of`."""
+    return drop_in_of([(task, kernel, environment)])
 
-    `environment`: where the kernel is verified, which tells what GPU the file is for; this machine's when None. `cpp` kernels are compiled where
+
+def drop_in_of(choices: Sequence[tuple[Task, Kernel, Environment | None]]) -> str:
+    """The text of the drop-in file: of one kernel, or of several for the same Model (other shapes, dtypes or devices), of which a call takes the
+    first that fits.
+
+    Each environment says where the kernel is verified, and so what GPU the file is for; this machine's when None. `cpp` kernels are compiled where
     they are used. A `cuda` kernel is compiled here, which needs no GPU.
 
     Raises:
-        UsageError: the target, the plan, or the task's relative imports cannot be exported, or nothing is known of the GPU.
+        UsageError: the target, the plan, or the task's relative imports cannot be exported, nothing is known of the GPU, or the Models differ.
         JudgeError: NVRTC is missing.
         BuildError: the kernel does not compile.
     """
-    if kernel.target not in _NEEDS:
-        raise UsageError(f"kernels for {kernel.target} cannot be exported as a module; those for {' and '.join(_NEEDS)} can")
-    _refuse_relative_imports(task.source)
-    signature = task.signature
-    cuda = kernel.target == "cuda"
-    device = _verified_gpu(environment) if cuda and environment else targets.get(kernel.target).device()
-    parsed = parse(kernel)
+    first = choices[0][0]
+    for task, kernel, _ in choices:
+        if kernel.target not in _NEEDS:
+            raise UsageError(f"kernels for {kernel.target} cannot be exported as a module; those for {' and '.join(_NEEDS)} can")
+        _refuse_relative_imports(task.source)
+        if model_definition(task.source) != model_definition(first.source):
+            raise UsageError(f"tasks {first.name} ({first.id}) and {task.name} ({task.id}) do not define the same Model; export them one by one")
+    constants: dict[str, Any] = {}
+    made, needs = [], []
+    for number, (task, kernel, environment) in enumerate(choices, 1):
+        device = verified_gpu(environment) if kernel.target == "cuda" and environment else targets.get(kernel.target).device()
+        mark = f"_{number}" if number > 1 else ""
+        data, code = _kernel_data(task, kernel, device)
+        constants |= {f"{name}{mark}": value for name, value in {**data, **code}.items()}
+        made.append(f"(SOURCE{mark}, _{kernel.target.capitalize()}Kernel({', '.join(f'{n}{mark}' for n in ('TASK', 'PLAN', *code))}))")
+        needs.append(f"{kernel.id} (task {task.id}) needs {_NEEDS[kernel.target][0].format(device.architecture)}")
+    used = sorted({kernel.target for _, kernel, _ in choices})
+    names = [name.format(target) for name in _PARTS for target in (used if "{}" in name else used[:1])]
+    parts = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names)
+    runtime = "\n\n".join(re.sub(r"(?m)^from \.dropin\w* import .*\n", "", part.partition(_MARK)[2]) for part in parts)
+    body = "\n".join(f"{name} = {pprint.pformat(value, width=140)}" for name, value in constants.items())
+    head = _head(first, needs, used)
+    return f"# ruff: noqa\n{head}\n{runtime}\n\n{body}\n\nModel = drop_in(__file__, __name__, {', '.join(made)})\n"
+
+
+def model_definition(source: str) -> list[str]:
+    """What a task's Model is made of: the statements of the file without get_inputs, get_init_inputs and what only they use."""
+    body = [n for n in ast.parse(source).body if getattr(n, "name", "") not in ("get_inputs", "get_init_inputs")]
+    kept: list[ast.stmt] = [n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef)]
+    while more := [n for n in body if n not in kept and _bound(n) & {u.id for k in kept for u in ast.walk(k) if isinstance(u, ast.Name)}]:
+        kept += more
+    return sorted(map(ast.dump, kept))
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    nodes = list(ast.walk(statement))
+    names = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return names | {(n.asname or n.name).partition(".")[0] for n in nodes if isinstance(n, ast.alias)}
+
+
+def _head(task: Task, needs: list[str], used: list[str]) -> str:
+    misfits = " or ".join(_NEEDS[target][1] for target in used)
+    return (
+        f'"""A drop-in for the Model of {task.name!r}, made by evokernel. A call takes the first of its kernels that fits:\n\n'
+        + "".join(f"- {line}.\n" for line in needs)
+        + "\nIt takes the constructor arguments and the state_dict of the original, and falls back to the original with a warning where no kernel\n"
+        "fits: other shapes, dtypes or strides, other constructor arguments or attributes than the task's, a train/eval mode that\n"
+        f"changes the result, gradients, autocast, {misfits}.\n"
+        "The reference, the kernels and their launch plans are data at the end of the file.\n\n"
+        "Call model.refresh() after writing weights through `.data` or another alias that torch does not count as a change: weights that a\n"
+        "kernel has prepared (folded, packed) would stay the old ones. Integer inputs are not checked to be in range: an index outside of its\n"
+        f'table reads foreign memory instead of raising.\n{_GRAPHS if "cuda" in used else ""}"""\n'
+    )
+
+
+def _kernel_data(task: Task, kernel: Kernel, device: Device) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The constants of one kernel in the file: source, task and plan; and the code."""
+    signature, parsed = task.signature, parse(kernel)
     plan = resolve(parsed, signature, device)
     sentinels: dict[str, Scalar] = {s.name: s.value for s in signature.scalars}
     varying = [s for s in signature.scalars if s.varies]
     for i, spec in enumerate(varying):
         sentinels[spec.name] = 7919 + i if isinstance(spec.value, int) else 7919.125 + i
     probe = resolve(parsed, signature, device, scalars=sentinels)
-    dtypes = plan.dtypes(signature)
-    launches, code = (_cuda_code if cuda else _cpp_code)(plan, dtypes, device)
+    launches, code = (_cuda_code if kernel.target == "cuda" else _cpp_code)(plan, plan.dtypes(signature), device)
     data = _Data(plan, {sentinels[s.name]: s.name for s in varying}, launches, task.options.precision is not Precision.STRICT)
-    constants = {"SOURCE": task.source, "TASK": _task_data(task), "PLAN": data.plan(probe), **code}
-    needs, misfits = _NEEDS[kernel.target]
-    head = (
-        f'"""A drop-in for the Model of {task.name!r}, made by evokernel from kernel {kernel.id} (task {task.id}).\n\n'
-        "It takes the constructor arguments and the state_dict of the original, and falls back to the original with a warning where the kernel\n"
-        "does not fit: other shapes, dtypes or strides, other constructor arguments or attributes than the task's, a train/eval mode that\n"
-        f"changes the result, gradients, autocast, {misfits}.\n"
-        f"It needs {needs.format(device.architecture)}. The reference, the kernel and its launch plan are data at the end of the file.\n\n"
-        "Call model.refresh() after writing weights through `.data` or another alias that torch does not count as a change: weights that the\n"
-        "kernel has prepared (folded, packed) would stay the old ones. Integer inputs are not checked to be in range: an index outside of its\n"
-        f'table reads foreign memory instead of raising.\n{_GRAPHS if cuda else ""}"""\n'
-    )
-    parts = (Path(__file__).with_name(name.format(kernel.target)).read_text(encoding="utf-8") for name in _PARTS)
-    runtime = "\n\n".join(re.sub(r"(?m)^from \.dropin\w* import .*\n", "", part.partition(_MARK)[2]) for part in parts)
-    body = "\n".join(f"{name} = {pprint.pformat(value, width=140)}" for name, value in constants.items())
-    made = f"_{kernel.target.capitalize()}Kernel(TASK, PLAN, {', '.join(code)})"
-    return f"# ruff: noqa\n{head}\n{runtime}\n\n{body}\n\nModel = drop_in(SOURCE, __file__, __name__, {made})\n"
+    return {"SOURCE": task.source, "TASK": _task_data(task), "PLAN": data.plan(probe)}, code
 
 
-def _verified_gpu(environment: Environment) -> Device:
+def verified_gpu(environment: Environment) -> Device:
     """Raises: UsageError: it is neither shipped nor here."""
     if CudaTarget().available() is None and (here := CudaTarget().device()).name == environment.device:
         return here

@@ -46,7 +46,7 @@ class OperatorContext:
 
     `stones`: archived kernels of other searches, not judged here. `builds`: how many configurations may be built. For writers: `tried`, one line
     for each kernel of this lineage (its first comment line) and what came of it, oldest first; `examples`, verified kernels of this task, slow to
-    fast; `draft`, how many first drafts this run has asked for before.
+    fast; `draft`, how many first drafts this run has asked for before; `lessons`, of earlier runs.
     """
 
     task: Task
@@ -58,6 +58,7 @@ class OperatorContext:
     tried: tuple[str, ...] = ()
     examples: tuple[Parent, ...] = ()
     draft: int = 0
+    lessons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from . import OperatorContext, Parent
 
 PROMPT_BYTES = 20_000  # examples fill what is left of it
 KERNEL_BYTES, SOURCE_BYTES, MESSAGE_BYTES, TRIED_BYTES = 24_000, 8_000, 2_500, 2_500
+LESSONS_BYTES = 4_000
 EXAMPLES, ERROR_ROWS = 3, 6
 # Words of a module's source that say what it contains: wrong ones cost a direction that fits less well, nothing more.
 _PRODUCT = re.compile(r" @ |(?i:\b(?:\w*matmul|b?mm|(?:add|badd)b?mm|\w*linear|einsum|(?:lazy)?conv\w*|\w*attention)\b)")
@@ -35,7 +36,7 @@ def ask(context: OperatorContext, operator: str, **values: str) -> Prompt:
     Raises:
         UsageError: no template for the operator or the target.
     """
-    return Prompt(prefix(context.device.target), f"{_task(context.task, context.device)}\n\n{prompts.render(operator, **values)}\n")
+    return Prompt(prefix(context.device.target), f"{_known(context)}\n\n{prompts.render(operator, **values)}\n")
 
 
 def prefix(target: str) -> str:
@@ -100,7 +101,7 @@ def examples(context: OperatorContext, used: str = "") -> str:
     parents = {p.kernel.id for p in context.parents}
     fresh = [e for e in context.examples if e.kernel.id not in parents and e.verdict.timing]
     fresh = sorted(fresh, key=lambda e: e.verdict.fitness)[-EXAMPLES:]
-    room = PROMPT_BYTES - len(f"{prefix(context.device.target)}{_task(context.task, context.device)}{used}".encode("utf-8", "replace")) - 1_000
+    room = PROMPT_BYTES - len(f"{prefix(context.device.target)}{_known(context)}{used}".encode("utf-8", "replace")) - 1_000
     shown: list[str] = []
     for example in reversed(fresh):
         heading = f"{example.verdict.time_us!r} us, speedup {math.exp(example.verdict.fitness)!r}x (lower bound)"
@@ -171,6 +172,14 @@ def _features(parent: Parent) -> frozenset[str]:
 
 def _heading(text: str) -> str:
     return " ".join(line.strip("/ ") for line in text.splitlines()[:8] if line.startswith("//") and "@" not in line[:4])
+
+
+def _known(context: OperatorContext) -> str:
+    """What a run knows from its start: the task, then what earlier runs taught. The same in all its prompts, so that a provider can cache it."""
+    if not context.lessons:
+        return _task(context.task, context.device)
+    lessons = fenced("\n".join(f"- {line}" for line in context.lessons), LESSONS_BYTES)
+    return f"{_task(context.task, context.device)}\n\n## What earlier runs saw on this task and similar ones\n\n{lessons}"
 
 
 def _task(task: Task, device: Device) -> str:

@@ -116,8 +116,9 @@ class Resources:
 class Bounds:
     """What the task costs at least, and the fractions of it that a kernel reaches (0: not known).
 
-    Traffic: bytes of the inputs that matter and of the outputs, against the device's peak bandwidth, in the cold mode. Work: the reference's
-    multiply-adds in FLOP, against the measured rate of a matrix product (`evokernel doctor --measure`); algebra may save work, so it can pass 1.
+    Traffic: bytes of the inputs that matter and of the outputs, against the device's peak bandwidth, in the cold mode; outputs that are still in the
+    second-level cache when a call ends can make it pass 1. Work: the reference's multiply-adds in FLOP, against the measured rate of a matrix product
+    (`evokernel doctor --measure`); algebra may save work, so it can pass 1.
     """
 
     traffic_bytes: int = 0

@@ -31,7 +31,7 @@ def context_of(state: State, archive: Archive, task: Task, device: Device, propo
         task, device, seed=state.started.settings.seed * 1_000_003 + proposal.number,
         parents=tuple(Parent(archive.find(p), v) for p, v in of_run if v), stones=tuple(s for s in stones if s),
         tried=state.history_of(proposal.parents, TRIED), examples=tuple(Parent(archive.find(m.kernel_id), m.verdict) for m in reversed(best)),
-        draft=state.pending[proposal.number].turn,
+        draft=state.pending[proposal.number].turn, lessons=state.started.lessons,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from types import TracebackType
 
 from .. import operators
 from ..archive.runs import Answered, Asked, Called, Ended, Event, Failed, Logged, Paused, RunLog, RunSettings, Started, StoneRef, Uncalled
+from ..archive.stones import LATE
 from ..archive.store import Archive
 from ..errors import ArchiveError, ModelError, UsageError
 from ..judge.lane import Judge
@@ -89,10 +90,13 @@ def run_search(
 
 
 def new_run(archive: Archive, task: Task, device: Device, settings: RunSettings) -> RunLog:
-    """The first event of a run, with the stepping stones that the archive has for it now; release the log at the end."""
+    """The first event of a run, with the stepping stones and lessons that the archive has for it now; release the log at the end."""
     archive.add_task(task)
-    refs = tuple(StoneRef(s.kernel.id, s.task_id) for s in archive.stones(task, settings.target))
-    return archive.start_run(Started(task.id, device, settings, refs, task.path))
+    stones = archive.stones(task, settings.target, device=device.name)
+    late = archive.usefulness([s.kernel.id for s in stones], LATE)
+    refs = tuple(StoneRef(s.kernel.id, s.task_id, late[s.kernel.id]) for s in stones)
+    lessons = archive.advice(task.id, settings.target, [s.task_id for s in stones]) if settings.models else ()
+    return archive.start_run(Started(task.id, device, settings, refs, task.path, lessons))
 
 
 def resume(

@@ -73,9 +73,9 @@ def possible(state: State, rng: random.Random) -> dict[str, Proposal]:
             found["crossover"] = written(state, rng, "crossover", (parent, rng.choice(mates)))
     if state.written.since_best >= STAGNATION:
         found["rethink"] = written(state, rng, "rethink", ())
-    fresh = [s.kernel_id for s in state.started.stones if ("transfer", (s.kernel_id,)) not in state.tried]
+    fresh = [s for s in state.started.stones if ("transfer", (s.kernel_id,)) not in state.tried]
     if fresh:
-        found["transfer"] = written(state, rng, "transfer", (fresh[0],))
+        found["transfer"] = written(state, rng, "transfer", (max(fresh, key=lambda s: s.late).kernel_id,))
     others = {"recombine": recombine(state, rng), "tune": tune(state, ELITE), "transplant": transplant(state)}
     return found | {name: proposal for name, proposal in others.items() if proposal}
 

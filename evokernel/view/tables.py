@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..archive.lessons import Lesson
 from ..archive.runs import RunRow
 from ..archive.search import Entry, Hit
+from ..archive.stats import Contribution, Stats
+from ..codec import encode
 from ..records import Admission, Kernel, Task, TensorSpec, Verdict
 
 if TYPE_CHECKING:
@@ -58,11 +61,13 @@ def entries_text(entries: Sequence[Entry]) -> str:
 
 
 def hits_text(hits: Sequence[Hit]) -> str:
-    """Search hits in a table, with the reason for each."""
+    """Search hits in a table, with the reason for each below it."""
     if not hits:
         return "nothing found; try other words, or `evokernel archive list`"
-    rows = [(h.entry.kernel.id[:8], h.entry.task_name or "-", _speedup(h.entry.verdict), h.why, _first(h.entry.strategy)) for h in hits]
-    return table(("kernel", "task", "speedup", "why", "strategy"), rows)
+    found = [h.entry for h in hits]
+    rows = [(e.kernel.id[:8], e.kernel.target, e.task_name or "-", _speedup(e.verdict), _first(e.strategy)) for e in found]
+    head, *lines = table(("kernel", "target", "task", "speedup", "strategy"), rows).split("\n")
+    return "\n".join([head, *(f"{line}\n          {hit.why}" for line, hit in zip(lines, hits, strict=True))])
 
 
 def kernel_text(kernel: Kernel, entries: Sequence[Entry]) -> str:
@@ -79,6 +84,38 @@ def runs_text(rows: Sequence[RunRow]) -> str:
     state = ["running" if r.running else r.ended or "can be resumed" for r in rows]
     cells = [(r.id, r.task_name, r.target, w, s) for r, w, s in zip(rows, when, state, strict=True)]
     return table(("run", "task", "target", "started", "state"), cells)
+
+
+def stats_text(counted: Stats) -> str:
+    """What is in the archive, one line a count, then what each operator did."""
+    lines = []
+    for name, value in encode(counted).items():
+        if isinstance(value, dict):
+            lines.append(f"{name.replace('_', ' ')}: " + (", ".join(f"{key} {n}" for key, n in value.items()) or "none"))
+        elif name not in ("is", "operators"):
+            lines.append(f"{name.replace('_', ' ')}: {value}")
+    return "\n".join(lines) + (f"\n\n{contributions_text(counted.operators, 'operator')}" if counted.operators else "")
+
+
+def contributions_text(rows: Sequence[Contribution], what: str) -> str:
+    """Who raised the best kernels of runs, and by how much."""
+    if not rows:
+        return "no attempts yet"
+    cells = [(_short(c.name), c.attempts, c.verified, c.raised, f"{c.gain:.3f}x", c.tokens, f"{c.cost_usd:.4f}") for c in rows]
+    return table((what, "attempts", "verified", "new bests", "raised a run's best by", "tokens", "USD"), cells)
+
+
+def lessons_text(lessons: Sequence[Lesson], names: Mapping[str, str]) -> str:
+    """Lessons in a table. `names`: of tasks by id."""
+    if not lessons:
+        return "no lessons yet: they come from kernels that got faster than their parents, and from those that failed"
+    rows = [(names.get(x.task_id, x.task_id), x.target, f"{x.gain:.3f}x" if x.gain else x.kind, x.evidence, x.text) for x in lessons]
+    return table(("task", "target", "gain", "seen", "lesson"), rows)
+
+
+def _short(name: str) -> str:
+    """A kernel's id as it is shown; other names whole."""
+    return name[:8] if len(name) == 16 and all(c in "0123456789abcdef" for c in name) else name
 
 
 def _entry_row(e: Entry) -> tuple[object, ...]:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from evokernel import codec
 from evokernel.archive import schema
 from evokernel.archive.lineage import path
-from evokernel.archive.runs import Judged, RunSettings, Started
+from evokernel.archive.runs import Judged, Logged, RunSettings, Started, StoneRef
 from evokernel.archive.search import Filters
 from evokernel.archive.store import Archive
 from evokernel.archive.verdicts import Origin
@@ -309,15 +310,36 @@ def test_migrations_are_applied_once_and_a_newer_file_is_refused(tmp_path: Path)
     file = tmp_path / "a.db"
     with Archive(file) as archive:
         archive.add_task(TASK)
-    two = (*schema.MIGRATIONS, "ALTER TABLE tasks ADD COLUMN extra TEXT;\nUPDATE tasks SET extra = 'new'")
+    newer = (*schema.MIGRATIONS, "ALTER TABLE tasks ADD COLUMN extra TEXT;\nUPDATE tasks SET extra = 'new'")
     connection = sqlite3.connect(file, isolation_level=None)
     connection.row_factory = sqlite3.Row
-    schema.migrate(connection, str(file), two)
-    schema.migrate(connection, str(file), two)
+    schema.migrate(connection, str(file), newer)
+    schema.migrate(connection, str(file), newer)
     assert connection.execute("SELECT extra FROM tasks").fetchone()["extra"] == "new"
     connection.close()
-    with pytest.raises(ArchiveError, match=r"schema version 2, this evokernel knows 1.*update with"):
+    with pytest.raises(ArchiveError, match=rf"schema version {len(newer)}, this evokernel knows {len(newer) - 1}.*update with"):
         Archive(file)
+
+
+def test_a_file_of_version_1_is_brought_up_to_date(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    schema.migrate(connection, str(file), schema.MIGRATIONS[:1])
+    k = kernel()
+    connection.execute("INSERT INTO tasks VALUES (1, ?, ?, ?, 1.0)", (TASK.id, TASK.name, codec.dumps(TASK)))
+    connection.execute("INSERT INTO kernels VALUES (1, ?, 'cpp', ?, '', 'user', '', '', NULL, 1.0)", (k.id, k.text))
+    started = Logged(0.0, Started(TASK.id, DEVICE, RunSettings("cpp"), (StoneRef(k.id, TASK.id),), "task.py"))
+    old = codec.dumps(started).replace(',"lessons":[]', "").replace(',"late":0.5', "")
+    connection.execute("INSERT INTO runs VALUES (1, 'r', ?, 'cpp', NULL, NULL, NULL, 1.0, 1.0)", (TASK.id,))
+    connection.execute("INSERT INTO events VALUES ('r', 0, 'Started', ?, 1.0)", (old,))
+    connection.close()
+    with Archive(file) as archive:
+        assert archive.check() == [] and archive.find(k.id) == k and archive.task(TASK.id) == TASK
+        assert archive.events("r") == [started] and archive.search("relu", Filters()) == []
+        log = archive.acquire_run("r")
+        assert Recorder(archive, log)(k, verified(k, 400)).placement is Placement.NEW_BEST
+        assert archive.usefulness([k.id], "early") == {k.id: 0.5} and archive.lessons() == []
 
 
 def test_a_failing_migration_leaves_the_file_as_it_was(tmp_path: Path) -> None:

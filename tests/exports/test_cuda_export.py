@@ -13,7 +13,7 @@ import torch
 
 from evokernel.archive.shipped import import_shipped, read_manifest
 from evokernel.archive.store import Archive
-from evokernel.exports.module import drop_in, verified_on, verified_task
+from evokernel.exports.module import drop_in, verified
 from evokernel.kernelfile import make_kernel, parse, resolve, shipped_gpu
 from evokernel.records import Task
 from evokernel.targets import nvrtc
@@ -67,8 +67,8 @@ def test_a_seed_of_the_archive_is_exported_for_the_gpu_that_it_is_verified_on(tm
     with Archive(tmp_path / "archive.db") as archive:
         import_shipped(archive, ROOT)
         kernel = archive.find(entry.kernel_id)
-        task = verified_task(archive, kernel, None)
-        environment = verified_on(archive, kernel, task)
+        found = verified(archive, kernel.id, None)
+        task, environment = found.task, found.environment
     assert environment == entry.verdict.environment
     text = drop_in(task, kernel, environment)
     assert f"ARCHITECTURE = {environment.architecture!r}" in text and "refresh()" in text[:3000] and "CUDA graph" in text[:3000]

@@ -1,0 +1,58 @@
+"""`evokernel export folder`: verified kernels as plain files with a manifest, in the form of the shipped seeds, which `archive import` reads."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+
+from ..archive.shipped import ManifestEntry, manifest_entry, write_manifest
+from ..archive.store import Archive
+from ..errors import UsageError
+from .columns import Source
+from .selection import Selection, left_out, sources
+
+_SUFFIX = {"cpp": ".cpp", "cuda": ".cu"}
+
+
+def write_folder(archive: Archive, folder: Path, selection: Selection) -> tuple[int, dict[str, int]]:
+    """Write one file a kernel, with the verdict in which it gains most (those measured here before imported ones). Parents are named where they are
+    in the folder too. How many kernels there are, and how many were left out, by the reason.
+
+    Raises:
+        UsageError: the folder holds something already, or nothing verified is selected.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} exists already and is not empty; choose another name")
+    best: dict[str, Source] = {}
+    for source in sources(archive.database, selection):
+        known = best.get(source.kernel["id"])
+        if source.verdict and source.verdict.timing and source.kernel["target"] in _SUFFIX and (known is None or _worth(source) > _worth(known)):
+            best[source.kernel["id"]] = source
+    out = left_out(archive.database, selection)
+    if not best:
+        why = "; ".join(f"{n} left out: {reason}" for reason, n in out.items())
+        raise UsageError(f"no verified kernel to export; loosen --target and --device, or see --all ({why or 'the archive has none'})")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
+        new = Path(work) / "new"
+        entries = [_entry(new, source, set(best)) for source in best.values()]
+        write_manifest(new, entries)
+        if folder.exists():
+            folder.rmdir()
+        new.rename(folder)
+    return len(best), out
+
+
+def _entry(root: Path, source: Source, ids: set[str]) -> ManifestEntry:
+    kernel, task, verdict = source.kernel, source.task, source.verdict
+    assert task and verdict
+    group = "".join(c if c.isalnum() or c in "-_" else "_" for c in task.name)
+    file = root / group / f"{kernel['id']}{_SUFFIX[kernel['target']]}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(kernel["text"], encoding="utf-8")
+    return manifest_entry(root, file, task, verdict, parents=[p for p in source.parents if p in ids], licence=source.licence)
+
+
+def _worth(source: Source) -> tuple[bool, float]:
+    return not source.imported, source.verdict.fitness if source.verdict else -math.inf

@@ -1,0 +1,94 @@
+"""The archive's commands as a user runs them: lessons, lineage, stats, judging again, pruning, merging, repair."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evokernel import batch
+from evokernel.api import Session, read_kernel
+from evokernel.archive.runs import RunSettings, Started
+from evokernel.archive.search import Filters
+from evokernel.archive.store import Archive
+from evokernel.judge.lane import Lane, LaneSettings
+from evokernel.records import Attempt, Device, Proposal, Reply, Status
+from evokernel.task import load_task
+from tests.search.fake_judge import environment, verified
+
+COMMAND = [sys.executable, "-c", "from evokernel.cli import main; main()"]
+FIXTURES = Path(__file__).parent.parent / "cheats"
+ELSEWHERE = Device("Elsewhere", "cpp", "x86-64-test", 2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with an archive that another machine measured: a right kernel, and a faster one made of it that is wrong."""
+    right, wrong = read_kernel(FIXTURES / "honest" / "plain_softmax.cpp"), read_kernel(FIXTURES / "cpp" / "no_max_subtracted.cpp")
+    task = replace(load_task(FIXTURES / "tasks" / "softmax.py").task, path="/gone/softmax.py")
+    with Archive(tmp_path / "a.db") as archive:
+        archive.add_task(task)
+        log = archive.start_run(Started(task.id, ELSEWHERE, RunSettings("cpp"), (), task.path))
+        for number, (kernel, time_us, parents) in enumerate(((right, 500.0, ()), (wrong, 100.0, (right.id,)))):
+            verdict = verified(kernel, time_us, where=environment(ELSEWHERE.name))
+            archive.record(Attempt(Proposal(number, "mutate", parents), Reply(kernel.text), kernel, verdict), task, log, 1.0)
+        log.release()
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str, archive: str = "a.db") -> tuple[int, dict[str, Any], str]:
+    command = [*COMMAND, "archive", *arguments, "--archive", archive, "--json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    return done.returncode, json.loads(done.stdout.strip().splitlines()[-1]), done.stderr
+
+
+def test_what_was_learned_is_told(folder: Path) -> None:
+    code, found, err = run(folder, "lessons", "softmax")
+    assert code == 0 and len(found["lessons"]) == 1 and found["lessons"][0]["gain"] > 4, err
+    _, rows, _ = run(folder, "runs")
+    code, found, err = run(folder, "lineage", "--run", rows["runs"][0]["id"][:15])
+    assert code == 0 and [(o["name"], o["raised"]) for o in found["operators"]] == [("mutate", 2)] and "raised a run's best by" in err
+    code, found, err = run(folder, "stats")
+    assert code == 0 and found["devices"]["Elsewhere"] == 2 and "operator" in err
+    child = read_kernel(FIXTURES / "cpp" / "no_max_subtracted.cpp").id
+    code, found, err = run(folder, "lineage", child, "--dot")
+    assert code == 0 and len(found["kernels"]) == 2 and found["edges"][0]["operator"] == "mutate" and err.startswith("digraph")
+    assert run(folder, "lineage")[0] == 2 and run(folder, "lineage", child, "--run", "x")[0] == 2
+
+
+def test_judging_again_finds_the_wrong_one_and_is_done_once(folder: Path, own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def quick_lane(task: str, target: str, session: Session) -> Iterator[Lane]:
+        lane = Lane(LaneSettings(str(task), target, own_folders / "cache" / "evokernel", dict(os.environ), baselines=("eager",)))
+        yield lane
+        lane.close()
+
+    monkeypatch.setattr(batch, "open_lane", quick_lane)
+    place = batch.here("cpp")
+    with Archive(folder / "a.db") as archive:
+        work = archive.due("cpp", place, "softmax")
+        judged = list(batch.rejudge(archive, work, [None], Session()))
+        wrong, right = (v for _, v in judged)
+        assert [d for d, _ in judged] == work and wrong.status is Status.MISMATCH and right.status is Status.VERIFIED
+        assert archive.due("cpp", place) == [] and archive.best(work[0].task.id, "cpp", place.device).kernel == work[1].kernel
+        assert len(archive.entries(Filters(task_id=work[0].task.id))) == 4 and archive.check() == []
+
+
+def test_pruning_merging_and_repair(folder: Path) -> None:
+    code, found, err = run(folder, "prune", "--older-than", "0", "--keep", "1")
+    assert code == 0 and found["kernels"] == [] and "would be removed" in err
+    code, found, err = run(folder, "merge", "a.db", archive="b.db")
+    assert code == 0 and (found["kernels"], found["runs"], found["attempts"], found["edges"]) == (2, 1, 2, 1), err
+    assert run(folder, "merge", "b.db", archive="b.db")[0] == 2
+    with Archive(folder / "b.db") as archive:
+        archive.database.rows("UPDATE verdicts SET time_us = 1.0 WHERE seq = (SELECT max(seq) FROM verdicts)")
+    code, found, err = run(folder, "check", archive="b.db")
+    assert code == 1 and len(found["findings"]) == 1
+    code, found, err = run(folder, "check", "--repair", archive="b.db")
+    assert code == 0 and found["status"] == "sound" and len(found["repairs"]) == 1

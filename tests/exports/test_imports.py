@@ -1,0 +1,128 @@
+"""Kernels from elsewhere. The rows in the layout of the published AI CUDA Engineer Archive are made up."""
+
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from evokernel.archive.search import Filters
+from evokernel.archive.store import Archive
+from evokernel.archive.verdicts import Origin
+from evokernel.cli import main
+from evokernel.errors import ArchiveError, UsageError
+from evokernel.exports.columns import PUBLISHED
+from evokernel.exports.dataset import write_dataset
+from evokernel.exports.imports import import_path
+from evokernel.exports.selection import Selection
+from tests.exports.test_dataset import TASK, add
+from tests.search.fake_judge import failed, kernel_text, make, verified
+
+EXTENSION = "#include <torch/extension.h>\n__global__ void twice(float* x) {{ x[threadIdx.x] *= {n}; }}\nPYBIND11_MODULE(X, m) {{}}\n"
+
+
+@pytest.fixture
+def archive(tmp_path: Path):
+    with Archive(tmp_path / "a.db") as opened:
+        yield opened
+
+
+def published(file: Path, *rows: dict) -> Path:
+    full = []
+    for n, row in enumerate(rows):
+        base = {"Op_Name": "36_RMSNorm_", "Level_ID": 1, "Task_ID": 36, "Kernel_Name": f"rms_warp_{n}", "CUDA_Runtime": 0.27}
+        full.append({**dict.fromkeys(PUBLISHED), **base, "CUDA_Speedup_Native": 1.97, "CUDA_Code": EXTENSION.format(n=n), "Correct": True,
+                     "__index_level_0__": n, **row})  # fmt: skip
+    file.parent.mkdir(parents=True, exist_ok=True)
+    schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in PUBLISHED.items()])
+    parquet.write_table(pyarrow.Table.from_pylist(full, schema=schema), file)
+    return file
+
+
+def test_published_kernels_are_found_and_never_seed(archive: Archive, tmp_path: Path) -> None:
+    published(tmp_path / "ds" / "level_1.parquet", {}, {"Correct": False}, {"CUDA_Code": None}, {"CUDA_Code": "x" * 5_000_000}, {"Op_Name": "a\n#b"})
+    done = import_path(archive, tmp_path / "ds", "CC-BY-4.0")
+    assert (done.added, done.left_out, done.unlicensed) == (2, 1, 0)
+    assert ["row 2 (rms_warp_2)" in done.refused[0], "no CUDA_Code" in done.refused[0], "over" in done.refused[1]] == [True] * 3
+    hit = archive.search("rmsnorm warp", Filters(target="cuda"))[0]
+    assert hit.entry.origin == Origin("import", "CC-BY-4.0", "ds: level 1 task 36 rms_warp_0") and hit.entry.verdict is None
+    assert "torch extension" in (hit.entry.quarantined or "") and "1.97x" in hit.entry.kernel.text and "not verified" in hit.entry.kernel.text
+    assert archive.stones(TASK, "cuda") == () and archive.check() == []
+    again = import_path(archive, tmp_path / "ds", "CC-BY-4.0")
+    assert (again.added, again.known) == (0, 2)
+
+
+def test_the_licence_comes_from_the_card_or_is_unknown(archive: Archive, tmp_path: Path) -> None:
+    file = published(tmp_path / "ds" / "level_1.parquet", {})
+    assert import_path(archive, file).unlicensed == 1
+    published(file, {"CUDA_Code": "int x;"})
+    (tmp_path / "ds" / "README.md").write_text("---\nlicense: cc-by-4.0\nx: 1\n---\n")
+    assert import_path(archive, tmp_path / "ds").unlicensed == 0
+    assert [e.origin.licence for e in archive.entries(Filters())] == ["cc-by-4.0", ""]
+
+
+def test_rows_that_are_not_what_they_say_are_refused_by_name(archive: Archive, tmp_path: Path) -> None:
+    kernels = [make(kernel_text(n)) for n in range(8)]
+    for n, kernel in enumerate(kernels):
+        add(archive, kernel, failed(kernel) if n == 7 else verified(kernel, 5.0))
+    write_dataset(archive, tmp_path / "ds", Selection())
+    (file,) = (tmp_path / "ds").rglob("*.parquet")
+    table = parquet.read_table(file)
+    rows = table.to_pylist()
+    changes = [
+        ("kernel_file", rows[0]["kernel_file"] + "int more;", "its text has the id"), ("PyTorch_Code_Module", "other", "no longer matches its id"),
+        ("verdict", rows[3]["verdict"], "of another kernel"), ("verdict", "{" * 100_000, "row 3"), ("task", None, "no task"),
+        ("verdict", rows[5]["verdict"].replace("fake 1", "\\ud800"), "surrogates not allowed"),
+    ]  # fmt: skip
+    for row, (column, value, _) in zip(rows, changes, strict=False):
+        row[column] = value
+    parquet.write_table(pyarrow.Table.from_pylist(rows, schema=table.schema), file)
+    with Archive(tmp_path / "b.db") as second:
+        done = import_path(second, tmp_path / "ds")
+        assert done.added == 2 and len(done.refused) == 6
+        for n, (_, _, reason) in enumerate(changes):
+            assert f"row {n} ({kernels[n].id})" in done.refused[n] and reason in done.refused[n]
+
+
+def test_bytes_that_are_no_unicode_are_refused(archive: Archive, tmp_path: Path) -> None:
+    file = published(tmp_path / "x.parquet", {"CUDA_Code": "int marker;"}, {})
+    table = parquet.read_table(file)
+    codes = pyarrow.array([b"int \xed\xa0\x80;", b"int y;"]).view(pyarrow.string())
+    parquet.write_table(table.set_column(table.schema.get_field_index("CUDA_Code"), "CUDA_Code", codes), file)
+    done = import_path(archive, file)
+    assert done.added == 1 and done.refused == ("x.parquet, row 0: a text is not valid Unicode",)
+
+
+def test_what_cannot_be_imported_says_what_can(archive: Archive, tmp_path: Path) -> None:
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1")
+    parquet.write_table(pyarrow.table({"a": [1]}), tmp_path / "other.parquet")
+    (tmp_path / "empty").mkdir()
+    for path, kind, message in (
+        (tmp_path / "broken.parquet", ArchiveError, "cannot be read"), (tmp_path / "other.parquet", UsageError, "neither of our dataset"),
+        (tmp_path / "empty", UsageError, "neither manifest.jsonl"), (tmp_path / "gone", UsageError, "neither"),
+        (tmp_path / "a.db", UsageError, "archive merge"),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=message):
+            import_path(archive, path)
+
+
+def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    published(tmp_path / "level_1.parquet", {})
+
+    def run(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["evokernel", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out + printed.err
+
+    code, said = run("archive", "import", "level_1.parquet", "--archive", "b.db")
+    assert code == 0 and "1 kernels imported" in said and "--licence CC-BY-4.0" in said
+    code, said = run("export", "dataset", "ds", "--archive", "b.db", "--target", "cuda", "--all", "--pairs", "--json")
+    assert code == 0 and '"kernels/train"' in said and "no pairs" in said
+    assert run("export", "dataset", "ds", "--archive", "b.db")[0] == 2
+    assert run("export", "folder", "fo", "--archive", "b.db", "--target", "cuda")[0] == 0 and (tmp_path / "fo" / "manifest.jsonl").exists()
+    identity = next((tmp_path / "fo").glob("softmax/*.cu")).stem
+    code, said = run("export", "kernelbench", identity, "new.py", "--archive", "b.db")
+    assert code == 0 and "class ModelNew(Model)" in (tmp_path / "new.py").read_text(), said
