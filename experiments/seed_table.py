@@ -13,6 +13,9 @@ from pathlib import Path
 from evokernel.archive.shipped import ManifestEntry, read_manifest
 
 ROOT = Path(__file__).parent.parent
+NOTE = """Traffic reached: bytes of the inputs whose elements have a gradient and of the outputs, over the peak bandwidth and the time. Not counted:
+parameters (weights, the table of an embedding), indices, and what a maximum passes over. Work reached: against the measured rate of a product.
+"""
 HEAD = """| kernel | us, cold | against the fastest baseline (99 %) | which | traffic reached | work reached | weights prepared |
 |---|---|---|---|---|---|---|
 """
@@ -42,7 +45,7 @@ def main() -> None:
     print(text)
     if arguments.write:
         path = ROOT / "experiments" / "results" / "seeds.md"
-        path.write_text(f"# Shipped kernels\n\nFrom the verdicts in `archive/manifest.jsonl` (experiments/seed_table.py).\n{text}")
+        path.write_text(f"# Shipped kernels\n\nFrom the verdicts in `archive/manifest.jsonl` (experiments/seed_table.py).\n\n{NOTE}{text}")
         print(path)
 
 
