@@ -15,5 +15,5 @@ class Crossover:
         first, second = writing.parents_of(context, 2, "crossover")
         return writing.ask(
             context, "crossover", parent=writing.kernel(first, context.device, "Kernel 1"), mate=writing.kernel(second, context.device, "Kernel 2"),
-            difference=writing.difference(first, second), tried=writing.tried(context), answer=writing.answer(first),
+            difference=writing.difference(first, second), tried=writing.tried(context), answer=writing.answer(first, "kernel 1"),
         )  # fmt: skip

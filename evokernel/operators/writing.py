@@ -85,7 +85,7 @@ def stone(found: Stone) -> str:
     return f"## The other task's names\n\n{fenced(facts, SOURCE_BYTES)}\n\n## Its kernel file\n\n{text}"
 
 
-def tried(context: OperatorContext, title: str = "Tried before in this line, oldest first; do not repeat what failed") -> str:
+def tried(context: OperatorContext, title: str = "Tried in this line, oldest first, what is shown above included; do not repeat what failed") -> str:
     """The notes of the lineage, the newest ones where they are many; nothing where there are none."""
     kept: list[str] = []
     for line in reversed(context.tried):
@@ -112,12 +112,12 @@ def examples(context: OperatorContext, used: str = "") -> str:
     return "\n## Verified kernels of this task, slow to fast\n\n" + "\n\n".join(shown) + "\n" if shown else ""
 
 
-def answer(base: Parent) -> str:
+def answer(base: Parent, named: str = "the kernel file above") -> str:
     """Which forms of answer fit: edits only of a text that is shown whole, and in which a marker of edits cannot be mistaken."""
     text = base.kernel.text
     if not text.strip() or len(text.encode("utf-8", "replace")) > KERNEL_BYTES or re.search(r"(?m)^(?:<{7}|={7}|>{7})", text):
         return "Answer with the whole kernel file."
-    return "Answer with the whole kernel file, or with SEARCH/REPLACE edits of the kernel file above (the first one, where there are two)."
+    return f"Answer with the whole kernel file, or with SEARCH/REPLACE edits of {named}."
 
 
 def bottleneck(parent: Parent, device: Device) -> str:

@@ -73,7 +73,8 @@ def possible(state: State, rng: random.Random) -> dict[str, Proposal]:
             found["crossover"] = written(state, rng, "crossover", (parent, rng.choice(mates)))
     if state.written.since_best >= STAGNATION:
         found["rethink"] = written(state, rng, "rethink", ())
-    fresh = [s for s in state.started.stones if ("transfer", (s.kernel_id,)) not in state.tried]
+    foreign = [s for s in state.started.stones if s.task_id != state.started.task_id]  # its own are tried as they are, and are examples then
+    fresh = [s for s in foreign if ("transfer", (s.kernel_id,)) not in state.tried]
     if fresh:
         found["transfer"] = written(state, rng, "transfer", (max(fresh, key=lambda s: s.late).kernel_id,))
     others = {"recombine": recombine(state, rng), "tune": tune(state, ELITE), "transplant": transplant(state)}
