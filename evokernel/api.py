@@ -57,8 +57,9 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def open_archive(path: Path | None = None, *, create: bool = True) -> Iterator[Archive]:
+def open_archive(path: Path | None = None, *, create: bool = True, shipped: bool = True) -> Iterator[Archive]:
     """The archive file (None: the user's own), created if need be, with the shipped stepping stones in it. `create`: whether a path may be new.
+    `shipped`: whether they are put there now.
 
     Raises:
         UsageError: there is none at the path.
@@ -69,7 +70,7 @@ def open_archive(path: Path | None = None, *, create: bool = True) -> Iterator[A
     file = path or data_folder() / "archive.db"
     file.parent.mkdir(parents=True, exist_ok=True)
     with Archive(file) as archive:
-        root = shipped_root()
+        root = shipped_root() if shipped else None
         if root:
             import_shipped(archive, root)
         yield archive

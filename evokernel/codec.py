@@ -52,6 +52,8 @@ def _decode(kind: Any, value: Json) -> Any:
     origin = typing.get_origin(kind)
     if origin in (Union, types.UnionType):
         return _decode_union(typing.get_args(kind), value)
+    if origin in (tuple, list, dict):
+        value = _plain(dict if origin is dict else list, value)
     if origin is tuple:
         args = typing.get_args(kind)
         if len(args) == 2 and args[1] is Ellipsis:
@@ -95,13 +97,19 @@ def _decode_record(kind: type, value: Json) -> Any:
         raise ValueError(f"expected a {kind.__name__}, got {value!r:.80}")
     hints = _hints(kind)
     given = {k: v for k, v in value.items() if k != "is"}
-    unknown = sorted(set(given) - set(hints))
-    if unknown:
+    if unknown := sorted(set(given) - set(hints)):
         raise ValueError(f"{kind.__name__} has no field {unknown[0]!r}")
+    made = {}
+    for name, given_value in given.items():
+        try:
+            made[name] = _decode(hints[name], given_value)
+        except (ValueError, OverflowError) as error:
+            raise ValueError(f"{name}: {error}") from error
     try:
-        return kind(**{name: _decode(hints[name], v) for name, v in given.items()})
-    except TypeError as error:
-        raise ValueError(f"{kind.__name__}: {error}") from error
+        return kind(**made)
+    except TypeError:
+        lacking = [f.name for f in dataclasses.fields(kind) if f.name not in made and f.default is f.default_factory is dataclasses.MISSING]
+        raise ValueError(f"{kind.__name__} lacks the field {', '.join(lacking)}") from None
 
 
 def dumps(value: object) -> str:
@@ -115,7 +123,10 @@ def loads(kind: type[T], text: str) -> T:
     Raises:
         ValueError: not JSON, or not such a record.
     """
-    return decode(kind, json.loads(text))
+    try:
+        return decode(kind, json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not a {kind.__name__}: {error}") from error
 
 
 def finite(value: Json) -> Json:

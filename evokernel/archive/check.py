@@ -1,26 +1,31 @@
 """What `evokernel archive check` does: find everything that is wrong with the file, rebuild what is derived, and repair on request.
 
 A repair never guesses: rows that cannot be read or that point nowhere are removed, columns are made from their record again, and a kernel whose text
-is not the one that was judged stays readable but is quarantined.
+is not the one that was judged stays readable but is quarantined. What was shipped is imported again when the archive is next opened.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from .. import codec
 from ..errors import ArchiveError
 from ..kernelfile import KernelFileError, make_kernel
-from ..records import Task
+from ..records import Task, Verdict
 from . import runs, words
 from .database import Database
-from .verdicts import columns, load
+from .verdicts import columns, load_task
 
 _ROUNDS = 4
 _ALTERED = "its text is not the one that was judged"
 # What may go where its parent row is missing: the rest (runs, attempts without their run) is somebody's history.
 _REMOVABLE = ("builds", "verdicts", "edges", "uses", "lessons")
+# What may be empty: it is derived, or only helps.
+_REPLACEABLE = ("lessons", "vectors", "uses", "imports", "task_words", "kernel_words")
 
 
 @dataclass(frozen=True)
@@ -35,18 +40,20 @@ def check(database: Database, *, repair: bool = False) -> list[str]:
     """One sentence a problem; an empty list means that the file is sound. The word index is rebuilt from the rows.
 
     `repair`: the sentences say what was repaired, or that it could not be; look again to know what is left.
-
-    Raises:
-        ArchiveError: the file cannot be read at all.
     """
+    database.forgive()
     found = list(_findings(database))
-    if repair:
-        database.rows("PRAGMA foreign_keys = OFF")  # otherwise nothing could be removed that another row points to
-        try:
+    try:
+        if repair:
+            database.rows("PRAGMA foreign_keys = OFF")  # otherwise nothing could be removed that another row points to
             found += _mended(database, found)
-        finally:
+        if not any(_missing(database)):
+            _rebuild_words(database)
+    except ArchiveError as error:
+        found.append(Finding(str(error)))
+    finally:
+        if repair:
             database.rows("PRAGMA foreign_keys = ON")
-    _rebuild_words(database)
     ends = {True: ": repaired", False: ": cannot be repaired here; go back to a copy"} if repair else dict.fromkeys((True, False), "")
     return list(dict.fromkeys(f.problem + ends[f.repair is not None] for f in found))
 
@@ -55,28 +62,57 @@ def _mended(database: Database, findings: list[Finding]) -> list[Finding]:
     """Repair what can be, and what that lays open: removing a row may leave others pointing to it. Those further findings."""
     more: list[Finding] = []
     for _ in range(_ROUNDS):
-        with database.write() as connection:
-            for statement, values in dict.fromkeys(f.repair for f in findings if f.repair):
-                connection.execute(statement, values)
-        findings = [f for f in _findings(database) if f.repair]
-        more += findings
-        if not findings:
+        repairs = dict.fromkeys(f.repair for f in findings if f.repair)
+        if not repairs:
             break
+        with database.write() as connection:
+            for statement, values in repairs:
+                connection.execute(statement, values)
+            connection.execute("DELETE FROM imports")
+        findings = list(_findings(database))
+        more += findings
     return more
 
 
 def _findings(database: Database) -> Iterator[Finding]:
+    """All that is wrong; where a table is missing, or cannot be read, what could be found until then."""
+    try:
+        yield from _unreadable(database)
+        missing = list(_missing(database))
+        yield from missing
+        if not missing:
+            for look in (_dangling, _wrong_tasks, _wrong_ids, _wrong_records, _wrong_events, _wrong_vectors, _wrong_edges):
+                yield from look(database)
+    except ArchiveError as error:
+        yield Finding(str(error))
+
+
+def _unreadable(database: Database) -> Iterator[Finding]:
     for row in database.rows("PRAGMA integrity_check"):
         if row[0] != "ok":
             yield Finding(f"SQLite: {row[0]}", ("REINDEX", ()) if "index" in row[0] else None)
-    yield from _dangling(database)
-    yield from _wrong_ids(database)
-    yield from _wrong_records(database)
-    yield from _wrong_events(database)
-    yield from _wrong_vectors(database)
-    for row in database.rows(
-        "SELECT child, parent FROM edges e JOIN kernels c ON c.id = e.child JOIN kernels p ON p.id = e.parent WHERE p.seq >= c.seq"
-    ):
+    yield from (Finding(text, (repair, ())) for text, repair in database.undecodable())
+
+
+def _objects() -> dict[str, tuple[str, str]]:
+    """What a sound file has: of each table and index its table and the statement that makes it where it is missing."""
+    # Not SQLite's own, nor the parts of a word index, which is made anew as a whole.
+    made_by_us = "sql IS NOT NULL AND name NOT LIKE 'sqlite_%' AND name NOT LIKE '%words_%'"
+    rows = Database(Path(":memory:")).rows(f"SELECT name, tbl_name, sql FROM sqlite_master WHERE {made_by_us} ORDER BY rowid")
+    return {name: (table, re.sub("(TABLE|INDEX)", r"\1 IF NOT EXISTS", made, count=1)) for name, table, made in map(tuple, rows)}
+
+
+def _missing(database: Database) -> Iterator[Finding]:
+    there = {row["name"] for row in database.rows("SELECT name FROM sqlite_master")}
+    for name, (table, statement) in _objects().items():
+        if name not in there and (table == name or table in there):
+            mendable = table != name or name in _REPLACEABLE
+            yield Finding(f"the {'table' if table == name else 'index'} {name} is missing", (statement, ()) if mendable else None)
+
+
+def _wrong_edges(database: Database) -> Iterator[Finding]:
+    older = "SELECT child, parent FROM edges e JOIN kernels c ON c.id = e.child JOIN kernels p ON p.id = e.parent WHERE p.seq >= c.seq"
+    for row in database.rows(older):
         text = f"lineage: kernel {row['child']} is older than its parent {row['parent']}"
         yield Finding(text, ("DELETE FROM edges WHERE child = ? AND parent = ?", (row["child"], row["parent"])))
 
@@ -95,29 +131,36 @@ def _dangling(database: Database) -> Iterator[Finding]:
         yield Finding(f"{table}: a row points to a missing row of {parent}", (repair, ()) if repair else None)
 
 
+def _wrong_tasks(database: Database) -> Iterator[Finding]:
+    for row in database.rows("SELECT seq, id, name, record, EXISTS (SELECT 1 FROM runs WHERE task_id = t.id) AS run FROM tasks t"):
+        try:
+            wrong = "is another task's" if codec.loads(Task, row["record"]).id != row["id"] else ""
+        except (ValueError, RecursionError) as error:
+            wrong = f"cannot be read: {error}"
+        if wrong:
+            text = f"task {row['name']} ({row['id']}): its record {wrong}; `evokernel evolve` with its file writes it anew"
+            yield Finding(text, None if row["run"] else ("DELETE FROM tasks WHERE seq = ?", (row["seq"],)))
+
+
 def _wrong_ids(database: Database) -> Iterator[Finding]:
     # What was imported as material is no kernel file of ours: its importer made its id.
     for row in database.rows("SELECT id, target, text, quarantined FROM kernels WHERE NOT (origin = 'import' AND quarantined IS NOT NULL)"):
-        if _id(row["text"], row["target"]) != row["id"] and row["quarantined"] != _ALTERED:
-            yield Finding(
-                f"kernel {row['id']}: its text no longer matches its id", ("UPDATE kernels SET quarantined = ? WHERE id = ?", (_ALTERED, row["id"]))
-            )
-
-
-def _id(text: str, target: str) -> str | None:
-    try:
-        return make_kernel(text, target).id
-    except KernelFileError:
-        return None
+        try:
+            right = make_kernel(row["text"], row["target"]).id == row["id"]
+        except KernelFileError:
+            right = False
+        if not right and row["quarantined"] != _ALTERED:
+            kept = ("UPDATE kernels SET quarantined = ? WHERE id = ?", (_ALTERED, row["id"]))
+            yield Finding(f"kernel {row['id']}: its text no longer matches its id", kept)
 
 
 def _wrong_records(database: Database) -> Iterator[Finding]:
     for row in database.rows("SELECT b.kernel_id, v.* FROM verdicts v JOIN builds b ON b.id = v.build_id"):
         gone = ("DELETE FROM verdicts WHERE seq = ?", (row["seq"],))
         try:
-            verdict = load(row["record"])
-        except ArchiveError as error:
-            yield Finding(f"verdict {row['seq']}: {error}", gone)
+            verdict = codec.loads(Verdict, row["record"])
+        except (ValueError, RecursionError) as error:
+            yield Finding(f"verdict {row['seq']}: its record cannot be read: {error}", gone)
             continue
         right = columns(verdict)
         if verdict.kernel_id != row["kernel_id"]:
@@ -134,8 +177,7 @@ def _wrong_events(database: Database) -> Iterator[Finding]:
             yield Finding(f"run {run['id']}: events are missing from its log")
             continue
         try:
-            for _ in runs.read_events(database, run["id"]):
-                pass
+            list(runs.read_events(database, run["id"]))
         except ArchiveError as error:
             yield Finding(str(error))
 
@@ -153,9 +195,11 @@ def _rebuild_words(database: Database) -> None:
     built = "SELECT b.kernel_id, v.features FROM verdicts v JOIN builds b ON b.id = v.build_id WHERE v.features != '' ORDER BY v.seq"
     techniques = {row["kernel_id"]: row["features"] for row in database.rows(built)}
     with database.write() as connection:
-        connection.execute("DELETE FROM task_words")
-        connection.execute("DELETE FROM kernel_words")
+        for table in ("task_words", "kernel_words"):
+            connection.execute(f"DROP TABLE {table}")  # from a damaged index no row can be deleted
+            connection.execute(_objects()[table][1])
         for row in connection.execute("SELECT seq, record FROM tasks").fetchall():
-            words.index_task(connection, row["seq"], codec.loads(Task, row["record"]))
+            with suppress(ArchiveError):  # a finding already
+                words.index_task(connection, row["seq"], load_task(row["record"]))
         for row in connection.execute("SELECT seq, id, text FROM kernels").fetchall():
             words.index_kernel(connection, row["seq"], row["text"], techniques.get(row["id"], ""))

@@ -12,26 +12,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import ArchiveError
-from .schema import migrate
+from .schema import migrate, version
 
 BUSY_TIMEOUT_S = 30.0
 
 
 class Database:
-    """A connection to one archive file, for one thread.
+    """A connection to one archive file, for one thread. `copied`: to a copy in memory; the file itself is only read.
 
     Raises:
         ArchiveError: the file cannot be opened, is not an archive, or is newer than this program.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, copied: bool = False) -> None:
+        self.path, self._advice = path, "name another file, or go back to a copy"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            self._connection = sqlite3.connect(":memory:" if copied else path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         except (OSError, sqlite3.Error) as error:
             raise ArchiveError(f"cannot open the archive {path}: {error}; name a file in a folder that you may write to") from error
         try:
+            if copied:
+                with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as source:
+                    source.backup(self._connection)
             self._open()
         except (sqlite3.Error, ArchiveError) as error:
             self._connection.close()
@@ -39,10 +42,13 @@ class Database:
 
     def _open(self) -> None:
         self._connection.row_factory = sqlite3.Row
+        self._connection.create_function("readable", 1, _readable, deterministic=True)
+        version(self._connection, str(self.path))  # before anything is written: it may be another program's file
         _use_wal(self._connection)
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.execute("PRAGMA foreign_keys = ON")
         migrate(self._connection, str(self.path))
+        self._advice = "`evokernel archive check` tells whether the file is sound"
 
     def close(self) -> None:
         self._connection.close()
@@ -60,8 +66,7 @@ class Database:
 
     def row(self, sql: str, *values: object) -> sqlite3.Row | None:
         """The first row of a query, or None."""
-        found = self.rows(sql, *values)
-        return found[0] if found else None
+        return next(iter(self.rows(sql, *values)), None)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -82,6 +87,19 @@ class Database:
         except (sqlite3.Error, UnicodeEncodeError) as error:
             raise self._wrapped(error) from error
 
+    def forgive(self) -> None:
+        """For a check: from now on texts that are not UTF-8 are read as well as can be, and failures do not advise a check."""
+        self._connection.text_factory, self._advice = _readable, "go back to a copy"
+
+    def undecodable(self) -> Iterator[tuple[str, str]]:
+        """Each text that is not UTF-8, in words with what stands in the first column of its row, and the statement that makes it readable."""
+        texts = "SELECT t.name, c.name, f.name FROM sqlite_master t, pragma_table_info(t.name) c, pragma_table_info(t.name) f"
+        for table, column, first in map(tuple, self.rows(f"{texts} WHERE t.sql LIKE '%STRICT%' AND c.type = 'TEXT' AND f.cid = 0")):
+            mended = f"readable(CAST({column} AS BLOB))"
+            for row in self.rows(f"SELECT readable(CAST({first} AS BLOB)) FROM {table} WHERE {column} IS NOT {mended}"):
+                repair = f"UPDATE OR IGNORE {table} SET {column} = {mended} WHERE {column} IS NOT {mended}"
+                yield f"{table}: {column} of the row with the {first} {row[0]} is not UTF-8", repair
+
     def _wrapped(self, error: Exception) -> ArchiveError:
         if isinstance(error, ArchiveError):
             return error
@@ -91,7 +109,14 @@ class Database:
             return ArchiveError(f"the archive {self.path} stayed locked for {BUSY_TIMEOUT_S:.0f} s by another process; try again when it is done")
         if isinstance(error, sqlite3.IntegrityError):
             return ArchiveError(f"the archive {self.path} refused a row: {error}")
-        return ArchiveError(f"the archive {self.path} failed: {error}; `evokernel archive check` tells whether the file is sound")
+        if "decode to UTF-8" in str(error):
+            what, _ = next(self.undecodable(), (str(error), ""))
+            return ArchiveError(f"the archive {self.path} is damaged, {what}; `evokernel archive check --repair` mends it, keep a copy first")
+        return ArchiveError(f"the archive {self.path} failed: {error}; {self._advice}")
+
+
+def _readable(data: bytes | None) -> str | None:
+    return data if data is None else data.decode("utf-8", "replace")
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

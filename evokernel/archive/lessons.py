@@ -55,7 +55,7 @@ class Lesson:
     def line(self) -> str:
         """For a person or a model."""
         times = f" (seen {self.evidence} times)" if self.evidence > 1 else ""
-        return f"{f'gained at least {self.gain:.2f}x, ' if self.gain else 'failed, '}{self.text}{times}"
+        return f"{f'gained at least {self.gain:.2f}x, ' if self.gain else 'failed, '}{' '.join(self.text.split())}{times}"
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _traps(database: Database, task_id: str) -> list[Lesson]:
     for row in database.rows(_FAILED, task_id):
         message = _short(json.loads(row["record"])["message"])  # a whole record takes a hundred times as long to read
         if message:
-            key = (TRAP, row["target"], task_id, row["status"], _normal(message))
+            key = (TRAP, row["target"], task_id, row["status"], _normal(" ".join(message.split())))
             text = f"{row['status']}: {message}"
             found.append(Lesson(digest(*key), TRAP, row["target"], task_id, text, None, 1, row["created"], row["created"]))
     return found
@@ -220,8 +220,9 @@ def _heading(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _TEXT else line[: _TEXT - 4] + " ..."
+    """The text without spare white space, cut; in its own lines, of which tables show the first."""
+    short = "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
+    return short if len(short) <= _TEXT else short[: _TEXT - 4] + " ..."
 
 
 def _normal(text: str) -> str:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import codec
 from ..errors import ArchiveError, UsageError
-from ..records import PROTOCOL, Kernel, Placement, Status, Task, config_key
+from ..records import PROTOCOL, Kernel, Placement, Status, Task
 from . import lessons, verdicts, words
 from .check import check
 from .database import Database
-from .verdicts import Origin, load
+from .verdicts import Origin, load, load_task, offer
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def due(database: Database, target: str, here: Here, task: str | None = None, li
         Status.VERIFIED.value, target, task, task, task, task,
     )  # fmt: skip
     waiting = [r for r in rows if (r["id"], r["task_id"]) not in done]
-    return [Due(Kernel(r["id"], r["target"], r["text"]), codec.loads(Task, r["record"])) for r in waiting[:limit]]
+    return [Due(Kernel(r["id"], r["target"], r["text"]), load_task(r["record"])) for r in waiting[:limit]]
 
 
 # Never removed by themselves: what was shipped, what must stay known as bad, the steps by which runs got better, what unfinished runs go on with.
@@ -109,8 +107,8 @@ def prune(database: Database, older_than_s: float, keep: int, *, apply: bool = F
 
     What they taught stays as lessons, and what runs did as their logs. Without `apply` nothing is changed.
     """
-    if keep < 1 or older_than_s < 0:
-        raise UsageError(f"at least 1 kernel a task is kept, not {keep}; an age is at least 0, not {older_than_s}")
+    if keep < 1 or not older_than_s >= 0:
+        raise UsageError(f"at least 1 kernel a task is kept, not {keep}" if keep < 1 else f"an age is at least 0, not {older_than_s}")
     if apply:
         lessons.distil(database, [r["id"] for r in database.rows("SELECT id FROM tasks")])
     with database.write() as connection:
@@ -152,81 +150,31 @@ def merge(database: Database, other: Path, *, own: bool = False) -> Merged:
         ArchiveError: it is no archive, or damaged.
     """
     if not other.is_file() or other.resolve() == database.path.resolve():
-        raise UsageError(f"{other} is {'this archive itself' if other.exists() else 'no file'}; name another archive's file")
-    with _copied(other) as theirs, database.write() as connection:
-        tasks = sum(_merge_task(connection, row["record"]) for row in theirs.rows("SELECT record FROM tasks ORDER BY seq"))
-        new = [row["id"] for row in theirs.rows("SELECT * FROM kernels ORDER BY seq") if _merge_kernel(connection, row)]
-        judged = theirs.rows("SELECT v.*, t.record AS task FROM verdicts v JOIN tasks t ON t.id = v.task_id ORDER BY v.seq")
-        found = [_merge_verdict(connection, row, imported=bool(row["imported"]) or not own) for row in judged]
-        runs, attempts = _merge_runs(connection, theirs)
-        edges = _merge_edges(connection, theirs, set(new))
-        count = "SELECT count(*) FROM lessons"
-        before = connection.execute(count).fetchone()[0]
-        for lesson in lessons.listed(theirs):
-            lessons.store(connection, lesson)
-        added = connection.execute(count).fetchone()[0] - before
-        return Merged(tasks, len(new), found.count("new"), found.count("lower"), edges, runs, attempts, added)
-
-
-@contextmanager
-def _copied(other: Path) -> Iterator[Database]:
-    """A copy of the file in the newest version, checked; the file itself is only read."""
-    with tempfile.TemporaryDirectory(prefix="evokernel-merge-") as folder:
-        copy = Path(folder) / "other.db"
-        try:
-            source = sqlite3.connect(f"{other.resolve().as_uri()}?mode=ro", uri=True)
-            target = sqlite3.connect(copy)
-            try:
-                source.backup(target)
-            finally:
-                source.close()
-                target.close()
-        except sqlite3.Error as error:
-            raise ArchiveError(f"{other} cannot be read: {error}; name an archive's file") from error
-        database = Database(copy)
-        try:
-            if problems := check(database):
-                more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-                raise ArchiveError(f"{other}: {problems[0]}{more}; `evokernel archive check --repair --archive {other}` repairs it first")
-            yield database
-        finally:
-            database.close()
-
-
-def _merge_task(connection: sqlite3.Connection, record: str) -> bool:
-    return verdicts.insert_task(connection, codec.loads(Task, record))
+        raise UsageError(f"{other} is {'this archive itself' if other.is_file() else 'no file'}; name another archive's file")
+    with closing(Database(other, copied=True)) as theirs:
+        if problems := check(theirs):
+            raise ArchiveError(f"{other}: {'; '.join(problems[:3])}; `evokernel archive check --repair --archive {other}` repairs what can be")
+        with database.write() as connection:
+            tasks = sum(verdicts.insert_task(connection, load_task(row["record"])) for row in theirs.rows("SELECT record FROM tasks ORDER BY seq"))
+            new = [row["id"] for row in theirs.rows("SELECT * FROM kernels ORDER BY seq") if _merge_kernel(connection, row)]
+            judged = theirs.rows("SELECT v.*, t.record AS task FROM verdicts v JOIN tasks t ON t.id = v.task_id ORDER BY v.seq")
+            found = [offer(connection, load(r["record"]), load_task(r["task"]), imported=bool(r["imported"]) or not own) for r in judged]
+            runs, attempts = _merge_runs(connection, theirs)
+            edges = _merge_edges(connection, theirs, set(new))
+            count = "SELECT count(*) FROM lessons"
+            before = connection.execute(count).fetchone()[0]
+            for lesson in lessons.listed(theirs):
+                lessons.store(connection, lesson)
+            added = connection.execute(count).fetchone()[0] - before
+            return Merged(tasks, len(new), found.count("new"), found.count("lower"), edges, runs, attempts, added)
 
 
 def _merge_kernel(connection: sqlite3.Connection, row: sqlite3.Row) -> bool:
     kernel = Kernel(row["id"], row["target"], row["text"])
     new = verdicts.insert_kernel(connection, kernel, Origin(row["origin"], row["licence"], row["provenance"]))
-    connection.execute(
-        "UPDATE kernels SET quarantined = coalesce(quarantined, ?), created = min(created, ?) WHERE id = ?",
-        (row["quarantined"], row["created"], row["id"]),
-    )
+    older = "UPDATE kernels SET quarantined = coalesce(quarantined, ?), created = min(created, ?) WHERE id = ?"
+    connection.execute(older, (row["quarantined"], row["created"], row["id"]))
     return new
-
-
-def _merge_verdict(connection: sqlite3.Connection, row: sqlite3.Row, *, imported: bool) -> str:
-    """What became of it: new, lower (than the one that stood under its key), or known."""
-    verdict, task = load(row["record"]), codec.loads(Task, row["task"])
-    there = verdict.environment
-    before = connection.execute(
-        "SELECT v.record, v.imported FROM builds b CROSS JOIN verdicts v ON v.build_id = b.id WHERE b.kernel_id = ? AND b.config = ? "
-        "AND b.architecture = ? AND b.compiler = ? AND v.task_id = ? AND v.device = ? AND v.protocol = ? AND v.versions = ? AND v.imported <= ? "
-        "ORDER BY v.imported",
-        (
-            verdict.kernel_id, config_key(verdict.config), there.architecture, there.compiler, task.id, there.device, there.protocol,
-            row["versions"], int(imported),
-        ),
-    ).fetchone()  # fmt: skip
-    if before:
-        standing = load(before["record"])
-        # What was measured here is not changed by what was not.
-        if bool(before["imported"]) != imported or verdicts.lower(standing, verdict) is standing:
-            return "known"
-    verdicts.store(connection, verdict, task, imported=imported)
-    return "lower" if before else "new"
 
 
 _RUN = ("id", "task_id", "target", "best_fitness", "ended", "heartbeat", "created")

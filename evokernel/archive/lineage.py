@@ -1,8 +1,8 @@
 """Lineage: how a kernel came about, as a networkx DAG from its first drafts down to it.
 
 Nodes are kernel ids with `task` (name or None), `speedup_low` and `fitness` (None where unverified). Edges run from parent to child with
-`operator`, `model` (None without one) and `gain`: child's minus parent's lower bound of log speedup, both on the child's task and device, None
-where one of them was not verified there.
+`operator`, `model` (None without one) and `gain`: child's minus parent's lower bound of log speedup, both on one task in one place under one set of
+rules and versions, None where they share none. What was measured here comes before what was imported, then the fastest.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _ANCESTORS = (
     "SELECT e.child, e.parent, a.operator, a.model FROM line JOIN edges e ON e.child = line.id LEFT JOIN attempts a ON a.seq = e.attempt"
 )
 _VERIFIED = (
-    "SELECT v.task_id, v.device, v.speedup_low, t.name FROM verdicts v JOIN builds b ON b.id = v.build_id JOIN tasks t ON t.id = v.task_id "
-    f"WHERE b.kernel_id = ? AND v.status = '{Status.VERIFIED}' ORDER BY v.speedup_low"
+    "SELECT t.name, max(v.speedup_low), v.task_id, v.device, b.architecture, b.compiler, v.protocol, v.versions, v.imported FROM verdicts v "
+    "JOIN builds b ON b.id = v.build_id JOIN tasks t ON t.id = v.task_id "
+    f"WHERE b.kernel_id = ? AND v.status = '{Status.VERIFIED}' GROUP BY 3, 4, 5, 6, 7, 8, 9 ORDER BY 9, 2 DESC, v.seq"
 )
 
 
@@ -47,9 +48,9 @@ def graph(database: Database, kernel_id: str) -> nx.DiGraph:
         raise UsageError(f"there is no kernel {kernel_id} in {database.path}")
     dag = nx.DiGraph()
     edges = database.rows(_ANCESTORS, kernel_id)
-    measured = {node: _measured(database, node) for node in {kernel_id, *(e["parent"] for e in edges)}}
+    measured = {node: _measured(database, node) for node in dict.fromkeys([kernel_id, *(e["parent"] for e in edges)])}
     for node, (task, places) in measured.items():
-        low = max(places.values(), default=None)
+        low = next(iter(places.values()), None)
         dag.add_node(node, task=task, speedup_low=low, fitness=_log(low))
     for edge in edges:
         gain = _gain(measured[edge["parent"]][1], measured[edge["child"]][1])
@@ -87,19 +88,19 @@ def _quoted(text: str) -> str:
     return " ".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
 
 
-Places = dict[tuple[str, str], float]  # (task id, device) -> lower bound of the speedup
+Places = dict[tuple[object, ...], float]  # where it was measured, under which rules -> lower bound of the speedup, the one that says most first
 
 
 def _measured(database: Database, kernel_id: str) -> tuple[str | None, Places]:
     rows = database.rows(_VERIFIED, kernel_id)
-    return (rows[-1]["name"] if rows else None), {(r["task_id"], r["device"]): r["speedup_low"] for r in rows}
+    return (rows[0]["name"] if rows else None), {tuple(row)[2:]: row[1] for row in rows}
 
 
 def _gain(parent: Places, child: Places) -> float | None:
-    common = sorted(parent.keys() & child.keys(), key=lambda place: child[place])
-    if not common or min(parent[common[-1]], child[common[-1]]) <= 0:
+    place = next((p for p in child if p in parent), None)
+    if place is None or min(parent[place], child[place]) <= 0:
         return None
-    return math.log(child[common[-1]]) - math.log(parent[common[-1]])
+    return math.log(child[place]) - math.log(parent[place])
 
 
 def _log(low: float | None) -> float | None:

@@ -72,12 +72,12 @@ def migrate(connection: sqlite3.Connection, path: str, migrations: tuple[str, ..
         ArchiveError: written by a newer evokernel, or not an archive.
         sqlite3.Error: what SQLite says.
     """
-    if _version(connection, path, len(migrations)) == len(migrations):
+    if version(connection, path, len(migrations)) == len(migrations):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
         # another process may have migrated while this one waited for the lock
-        for step in migrations[_version(connection, path, len(migrations)) :]:
+        for step in migrations[version(connection, path, len(migrations)) :]:
             for statement in step.split(";\n"):
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -89,12 +89,18 @@ def migrate(connection: sqlite3.Connection, path: str, migrations: tuple[str, ..
         raise
 
 
-def _version(connection: sqlite3.Connection, path: str, newest: int) -> int:
-    application, version, objects = (
+def version(connection: sqlite3.Connection, path: str, newest: int = len(MIGRATIONS)) -> int:
+    """The file's schema version, 0 of a new one; writes nothing.
+
+    Raises:
+        ArchiveError: written by a newer evokernel, or not an archive.
+    """
+    # In this order a file that another process creates just now is never taken for somebody else's.
+    count, version, application = (
         int(connection.execute(query).fetchone()[0])
-        for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+        for query in ("SELECT count(*) FROM sqlite_master", "PRAGMA user_version", "PRAGMA application_id")
     )
-    if application != APPLICATION_ID and (application or version or objects):
+    if application != APPLICATION_ID and (application or version or count):
         raise ArchiveError(f"{path} is another program's SQLite database, not an evokernel archive; name another file")
     if version > newest:
         raise ArchiveError(

@@ -40,10 +40,11 @@ class ManifestEntry:
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import did: kernels added, and the refused ones, each with its file's name and the reason."""
+    """What an import did: kernels added and those `known` before, and the refused rows, each with its name and the reason."""
 
     added: int
-    refused: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+    known: int = 0
 
 
 def shipped_root() -> Path | None:
@@ -52,8 +53,9 @@ def shipped_root() -> Path | None:
     return next((root for root in (package / "_data" / "archive", package.parent / "archive") if (root / MANIFEST).is_file()), None)
 
 
-def import_shipped(archive: Archive, root: Path, kind: str = "shipped") -> Imported:
-    """Import the kernels of a manifest that are not in the store yet, as of the origin `kind`; one that was imported whole before costs one hash.
+def import_shipped(archive: Archive, root: Path, kind: str = "shipped", licence: str = "") -> Imported:
+    """Import the kernels of a manifest that are not in the store yet, as of the origin `kind`; a shipped one that was imported whole before costs
+    one hash. `licence`: of the rows that name none.
 
     A row that is not what it says (text and id, source and hash, unknown parent) is refused by name; the others are imported.
 
@@ -65,19 +67,19 @@ def import_shipped(archive: Archive, root: Path, kind: str = "shipped") -> Impor
     except OSError as error:
         raise ArchiveError(f"cannot read {root / MANIFEST}: {error}") from error
     manifest = hashlib.sha256(data).hexdigest()
-    if archive.database.row("SELECT 1 FROM imports WHERE manifest = ?", manifest):
-        return Imported(0, ())
-    added, refused = 0, []
+    if kind == "shipped" and archive.database.row("SELECT 1 FROM imports WHERE manifest = ?", manifest):
+        return Imported(0)
+    found, refused = list[bool](), []
     with archive.database.write() as connection:
         for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
             try:
                 entry = _entry(line, number)
-                added += _import_entry(connection, root, entry, kind)
+                found.append(_import_entry(connection, root, entry, Origin(kind, entry.licence or licence, entry.file)))
             except ArchiveError as error:
                 refused.append(str(error))
         if not refused:
             connection.execute("INSERT OR IGNORE INTO imports VALUES (?, ?)", (manifest, time.time()))
-    return Imported(added, tuple(refused))
+    return Imported(sum(found), tuple(refused), found.count(False))
 
 
 def manifest_entry(root: Path, file: Path, task: Task, verdict: Verdict, *, parents: Sequence[str] = (), licence: str) -> ManifestEntry:
@@ -141,19 +143,21 @@ def target_of(file: Path) -> str:
 
 def _entry(line: str, number: int) -> ManifestEntry:
     try:
-        return codec.loads(ManifestEntry, line)
+        entry = codec.loads(ManifestEntry, line)
+        codec.dumps(entry).encode()  # raises ValueError on what is no Unicode: JSON can spell it
     except ValueError as error:
         raise ArchiveError(f"line {number} of {MANIFEST} is not an entry: {error}") from error
+    return entry
 
 
-def _import_entry(connection: sqlite3.Connection, root: Path, entry: ManifestEntry, kind: str) -> bool:
+def _import_entry(connection: sqlite3.Connection, root: Path, entry: ManifestEntry, origin: Origin) -> bool:
     kernel = _checked_kernel(root, entry)
     unknown = [p for p in entry.parents if not connection.execute("SELECT 1 FROM kernels WHERE id = ?", (p,)).fetchone()]
     if unknown:
         raise ArchiveError(f"{entry.file}: its parent {unknown[0]} is neither in the archive nor earlier in the manifest")
     verdicts.insert_task(connection, entry.task)
-    new = verdicts.insert_kernel(connection, kernel, Origin(kind, entry.licence, entry.file))
-    verdicts.store(connection, entry.verdict, entry.task, imported=True)
+    new = verdicts.insert_kernel(connection, kernel, origin)
+    verdicts.offer(connection, entry.verdict, entry.task, imported=True)
     if new:
         verdicts.insert_edges(connection, kernel, entry.parents, None)
     return new
@@ -170,5 +174,5 @@ def _checked_kernel(root: Path, entry: ManifestEntry) -> Kernel:
     if not kernel.id == entry.kernel_id == entry.verdict.kernel_id:
         raise ArchiveError(f"{entry.file}: the text no longer matches its id {entry.kernel_id}; judge it again and rewrite the manifest")
     if digest(entry.task.source) != entry.task_hash:
-        raise ArchiveError(f"{entry.file}: the source of task {entry.task.name} no longer matches its hash; rewrite the manifest")
+        raise ArchiveError(f"{entry.file}: the source of task {entry.task.name!r} no longer matches its hash; rewrite the manifest")
     return kernel

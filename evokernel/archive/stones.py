@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from .. import codec
 from ..records import Kernel, Proposal, Signature, Status, Task
 from . import words
 from .database import Database
+from .verdicts import load_task
 
 EARLY, LATE = "early", "late"
 EARLY_PROPOSALS = 12  # of a run: stones as they are and first drafts
@@ -119,7 +119,7 @@ def _tasks_by_likeness(database: Database, task: Task, target: str) -> dict[str,
     place = {row["id"]: n for n, row in enumerate(by_words)}
     seeded = database.rows(f"SELECT DISTINCT t.id, t.record {_VERIFIED} AND k.target = ? ORDER BY t.seq DESC", target)
     near = sorted(seeded, key=lambda r: place.get(r["id"], _TASKS))[:_TASKS]
-    score = {r["id"]: likeness(task.signature, codec.loads(Task, r["record"]).signature) + 1 / (1 + place.get(r["id"], _TASKS)) for r in near}
+    score = {r["id"]: likeness(task.signature, load_task(r["record"]).signature) + 1 / (1 + place.get(r["id"], _TASKS)) for r in near}
     return {i: score[i] for i in sorted(score, key=lambda i: (i != task.id, -score[i], i))}
 
 
@@ -150,7 +150,6 @@ def _kinds(signature: Signature) -> Counter[tuple[str, ...]]:
 
 
 def _stone(row: sqlite3.Row) -> Stone:
-    task = codec.loads(Task, row["record"])
+    task = load_task(row["record"])
     kernel = Kernel(row["id"], row["target"], row["text"])
-    features, low = row["features"], row["speedup_low"]
-    return Stone(kernel, task.id, task.name, task.signature, tuple(features.split()), low)
+    return Stone(kernel, task.id, task.name, task.signature, tuple(row["features"].split()), row["speedup_low"])

@@ -161,11 +161,22 @@ class Archive:
         row = self.database.row("SELECT record FROM tasks WHERE id = ?", task_id)
         if row is None:
             raise UsageError(f"there is no task {task_id} in {self.database.path}")
-        return codec.loads(Task, row["record"])
+        return verdicts.load_task(row["record"])
 
     def task_names(self) -> dict[str, str]:
         """The names of all tasks by id."""
         return {row["id"]: row["name"] for row in self.database.rows("SELECT id, name FROM tasks ORDER BY seq")}
+
+    def find_tasks(self, task: str) -> list[str]:
+        """The ids of the tasks that have this name, or whose id begins so.
+
+        Raises:
+            UsageError: there is none.
+        """
+        found = [task_id for task_id, name in self.task_names().items() if name == task or (task and task_id.startswith(task))]
+        if not found:
+            raise UsageError(f"there is no task {task!r} in {self.database.path}; `evokernel archive stats` names those with verified kernels")
+        return found
 
     def find(self, id_prefix: str) -> Kernel:
         """The one kernel whose id begins so.
@@ -282,9 +293,7 @@ def _place(connection: sqlite3.Connection, run_id: str, verdict: Verdict, duplic
     return Placement.NEW_BEST if better else Placement.KEPT
 
 
-def _insert_attempt(
-    connection: sqlite3.Connection, attempt: Attempt, task: Task, run_id: str, placement: Placement, status: Status
-) -> int:
+def _insert_attempt(connection: sqlite3.Connection, attempt: Attempt, task: Task, run_id: str, placement: Placement, status: Status) -> int:
     proposal, reply = attempt.proposal, attempt.reply
     try:
         row = connection.execute(

@@ -27,6 +27,7 @@ from ..errors import EvokernelError
 from ..records import Task
 from . import embed, runs, structure
 from .database import Database
+from .verdicts import load_task
 from .words import CODE, STRATEGY, TASK
 
 _BATCH = 16
@@ -63,15 +64,17 @@ def index_folder(archive: Path) -> Path:
 
 @contextlib.contextmanager
 def alone(lock: Path) -> Iterator[bool]:
-    """Whether no other process (or other holder in this one) is inside with the same lock file; it ends with the process, however that ends."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
+    """Whether no other process (or other holder in this one) is inside with the same lock file; it ends with the process, however that ends. Where
+    no such file can be made, all may enter: they do nothing that two may not do."""
+    free, handle = True, None
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = lock.open("w")
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        free = not isinstance(error, BlockingIOError)
+    with handle or contextlib.nullcontext():
+        yield free
 
 
 def stored(database: Database, model: str, kind: str, items: Iterable[int]) -> dict[int, Vectors]:
@@ -184,7 +187,7 @@ def _views(database: Database, kind: str, items: Sequence[int]) -> list[_View]:
     marks = ",".join("?" * len(items))
     if kind == TASK:
         tasks = database.rows(f"SELECT seq, record FROM tasks WHERE seq IN ({marks}) ORDER BY seq DESC", *items)
-        return [_View(row["seq"], _task_view(codec.loads(Task, row["record"]))) for row in tasks]
+        return [_View(row["seq"], _task_view(load_task(row["record"]))) for row in tasks]
     if kind == CODE:
         kernels = database.rows(f"SELECT seq, text FROM kernels WHERE seq IN ({marks}) ORDER BY seq DESC", *items)
         return [_View(row["seq"], row["text"]) for row in kernels]
@@ -210,7 +213,7 @@ def _main(arguments: Sequence[str]) -> int:
     try:
         model = None
         with contextlib.suppress(EvokernelError):  # searches say what is wrong with the model
-            model = None if name == embed.NONE or (not name and embed.missing()) else embed.open_text_model(name)
+            model = None if name.lower() == embed.NONE or (not name and embed.missing()) else embed.open_text_model(name)
         fill(database, model)
         from .index import Indexes
 

@@ -27,13 +27,15 @@ class Origin:
 
 
 def insert_kernel(connection: sqlite3.Connection, kernel: Kernel, origin: Origin) -> bool:
-    """Store a kernel; False when it was there (its first origin stays)."""
+    """Store a kernel; False when it was there (its first origin stays, but one that was imported takes a licence where none was known)."""
     new = connection.execute(
         "INSERT INTO kernels (id, target, text, strategy, origin, licence, provenance, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (id) DO NOTHING RETURNING seq",
         (kernel.id, kernel.target, kernel.text, words.strategy(kernel.text), origin.kind, origin.licence, origin.source, time.time()),
     ).fetchone()
     if new is None:
+        sql = "UPDATE kernels SET licence = ? WHERE id = ? AND licence = '' AND origin = 'import'"
+        connection.execute(sql, (origin.licence, kernel.id))
         return False
     words.index_kernel(connection, new["seq"], kernel.text, "")
     return True
@@ -107,12 +109,16 @@ def same_code(database: Database, verdict: Verdict, task_id: str) -> Verdict | N
     return load(row["record"]) if row else None
 
 
+def _build(verdict: Verdict, task: Task) -> tuple[str, ...]:
+    """The row of a verdict's build, without its code: the id, and what it is the digest of."""
+    there = verdict.environment
+    build = (verdict.kernel_id, config_key(verdict.config), digest(codec.dumps(task.variants)), there.architecture, there.compiler)
+    return digest(*build), *build
+
+
 def store(connection: sqlite3.Connection, verdict: Verdict, task: Task, *, imported: bool) -> None:
     """Write a verdict over whatever stood under its key."""
-    environment = verdict.environment
-    signature = digest(codec.dumps(task.variants))
-    build = (verdict.kernel_id, config_key(verdict.config), signature, environment.architecture, environment.compiler)
-    build_id = digest(*build)
+    build_id, *build = _build(verdict, task)
     connection.execute(
         "INSERT INTO builds VALUES (?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (id) DO UPDATE SET code_hash = excluded.code_hash WHERE excluded.code_hash != ''",
@@ -130,6 +136,27 @@ def store(connection: sqlite3.Connection, verdict: Verdict, task: Task, *, impor
     if verdict.status is Status.VERIFIED and features:
         row = connection.execute("SELECT seq, text FROM kernels WHERE id = ?", (verdict.kernel_id,)).fetchone()
         words.index_kernel(connection, row["seq"], row["text"], str(features))
+
+
+def offer(connection: sqlite3.Connection, verdict: Verdict, task: Task, *, imported: bool) -> str:
+    """Store a verdict that comes from elsewhere, where it counts: of one key the lower one does, and what was measured here is not changed by what
+    was not. What became of it: new, lower (than the one that stood under its key), or known.
+
+    Raises:
+        ArchiveError: the verdict that stands cannot be read.
+    """
+    made = columns(verdict)
+    before = connection.execute(
+        "SELECT record, imported FROM verdicts WHERE build_id = ? AND task_id = ? AND device = ? AND protocol = ? AND versions = ? "
+        "AND imported <= ? ORDER BY imported",
+        (_build(verdict, task)[0], task.id, made["device"], made["protocol"], made["versions"], int(imported)),
+    ).fetchone()
+    if before:
+        standing = load(before["record"])
+        if bool(before["imported"]) != imported or lower(standing, verdict) is standing:
+            return "known"
+    store(connection, verdict, task, imported=imported)
+    return "lower" if before else "new"
 
 
 def columns(verdict: Verdict) -> dict[str, str | int | float | None]:
@@ -157,5 +184,15 @@ def load(record: str) -> Verdict:
     """
     try:
         return codec.loads(Verdict, record)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArchiveError(f"a stored verdict cannot be read: {error}; `evokernel archive check` names it") from error
+
+
+def load_task(record: str) -> Task:
+    """Raises:
+    ArchiveError: not a task that this version can read.
+    """
+    try:
+        return codec.loads(Task, record)
+    except (ValueError, RecursionError) as error:
+        raise ArchiveError(f"a stored task cannot be read: {error}; `evokernel archive check` names it") from error

@@ -22,7 +22,7 @@ _FILLER = frozenset(
         r"\w+", "a all an and any are as at by can do for from how i in into is it its of on or over that the this to use uses using what which with"
     )
 )
-_QUERY_WORDS = 64
+QUERY_WORDS = 64
 TASK, STRATEGY, CODE = "task", "strategy", "code"  # the kinds of views that have vectors (see vectors.py)
 
 
@@ -55,6 +55,11 @@ def question_words(text: str) -> list[str]:
     return [w for w in found if w not in _FILLER] or found
 
 
+def unasked(question: Sequence[str]) -> int:
+    """How many words of a question are too many to be looked for: the last ones."""
+    return max(len(set(map(_stem, question))) - QUERY_WORDS, 0)
+
+
 def match_any(question: Sequence[str]) -> str:
     """The FTS5 query for "any of these words, or words that begin so"; empty when there is none."""
     return " OR ".join(_terms(question))
@@ -71,7 +76,7 @@ def _stem(word: str) -> str:
 
 def _terms(question: Sequence[str]) -> list[str]:
     stems = dict.fromkeys(map(_stem, question))
-    return [f'"{w}"*' if len(w) > 2 else f'"{w}"' for w in list(stems)[:_QUERY_WORDS]]
+    return [f'"{w}"*' if len(w) > 2 else f'"{w}"' for w in list(stems)[:QUERY_WORDS]]
 
 
 def matched(question: Sequence[str], indexed: str) -> list[str]:
@@ -93,9 +98,8 @@ def telling(name: str, source: str) -> list[str]:
 
 def index_task(connection: sqlite3.Connection, seq: int, task: Task) -> None:
     connection.execute("DELETE FROM task_words WHERE rowid = ?", (seq,))
-    connection.execute(
-        "INSERT INTO task_words (rowid, name, source) VALUES (?, ?, ?)", (seq, " ".join(words(task.name)), " ".join(words(task.source)))
-    )
+    texts = (" ".join(words(text)) for text in (task.name, task.source))
+    connection.execute("INSERT INTO task_words (rowid, name, source) VALUES (?, ?, ?)", (seq, *texts))
 
 
 def index_kernel(connection: sqlite3.Connection, seq: int, text: str, techniques: str) -> None:

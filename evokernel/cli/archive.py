@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .. import targets
 from ..errors import UsageError
 from .evolve import ArchivePath, Json
 from .output import json_line, result, say
@@ -20,12 +22,22 @@ FILL_S = 2.0  # how long a search may first make missing vectors
 
 app = typer.Typer(no_args_is_help=True, help="Browse the innovation archive.")
 KernelId = Annotated[str, typer.Argument(metavar="ID", help="A kernel's id, or its first digits.")]
-Target = Annotated[str | None, typer.Option("--target", help="Only kernels for this target.")]
-MinSpeedup = Annotated[float | None, typer.Option("--min-speedup", help="Only kernels with at least this speedup (lower bound).")]
+MOST = 10**9  # of anything that is counted: SQLite's numbers end somewhere
+
+
+def finite(number: float | None) -> float | None:
+    """Refuse NaN and infinity as an option's value."""
+    if number is not None and not math.isfinite(number):
+        raise typer.BadParameter(f"{number} is not a number that can be compared")
+    return number
+
+
+Target = Annotated[str | None, typer.Option("--target", callback=lambda x: x if x is None else targets.get(x).name, help="Only for this target.")]
+MinSpeedup = Annotated[float | None, typer.Option("--min-speedup", callback=finite, help="Only kernels at least this fast (lower bound).")]
 Technique = Annotated[str | None, typer.Option("--technique", help="Only kernels that use this instruction feature.")]
 Device = Annotated[str | None, typer.Option("--device", help="Only verdicts from this device.")]
 Verified = Annotated[bool, typer.Option("--verified", help="Only verified kernels.")]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", help="At most so many rows.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=MOST, help="At most so many rows.")]
 
 
 @app.command("list")
@@ -51,18 +63,19 @@ def search(  # noqa: PLR0913, PLR0917 - each parameter is one option of the comm
     op: Annotated[str | None, typer.Option("--op", help="Only kernels of tasks whose name or source holds these words.")] = None,
     target: Target = None, device: Device = None, technique: Technique = None, min_speedup: MinSpeedup = None, verified: Verified = False,
     limit: Limit = 20,
-    text_model: Annotated[
-        str, typer.Option(envvar="EVOKERNEL_TEXT_MODEL", metavar="MODEL", help="A folder or Hub id, or `none`: search by words and structure alone.")
-    ] = "",
+    text_model: Annotated[str, typer.Option(envvar="EVOKERNEL_TEXT_MODEL", metavar="MODEL", help="A folder, a Hub id, or `none`.")] = "",
     archive: ArchivePath = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Find kernels by words and their meaning, or like a kernel's code or a task's; each hit says why."""
     from ..api import open_archive
     from ..archive.search import Filters
+    from ..archive.words import QUERY_WORDS, unasked
     from ..view.tables import hits_text
 
     with open_archive(archive, create=False) as opened:
         question = _question(words)
+        if many := unasked(question.words):
+            say(f"the last {many} words are not looked for; full text takes {QUERY_WORDS}")
         model = _text_model(text_model) if question.text else None
         filled = opened.fill(model, FILL_S)
         if not filled.complete:
@@ -95,7 +108,7 @@ def _text_model(name: str) -> TextModel | None:
     why = embed.missing() if not name else None
     if why:
         say(f"searching by words and structure alone: {why}")
-    return None if why or name == embed.NONE else embed.open_text_model(name)
+    return None if why or name.lower() == embed.NONE else embed.open_text_model(name)
 
 
 @app.command()
@@ -124,8 +137,8 @@ def lineage(
     from ..api import open_archive
     from ..view.tables import contributions_text, lineage_text
 
-    if (kernel is None) == (run is None):
-        raise UsageError("give a kernel's ID, or --run RUN")
+    if (kernel is None) == (run is None) or (run and dot):
+        raise UsageError("give a kernel's ID, or --run RUN (which has no --dot)")
     with open_archive(archive, create=False) as opened:
         if run:
             operators, stones = opened.contributions(opened.find_run(run))
@@ -158,9 +171,9 @@ def import_(
         done = import_path(opened, path, licence)
     lines = [f"{done.added} kernels imported, {done.known} were known", *(f"refused: {row}" for row in done.refused)]
     if done.left_out:
-        lines.append(f"{done.left_out} rows were left out, which their authors found wrong")
+        lines.append(f"{done.left_out} rows were left out, which their authors did not find correct")
     if done.unlicensed:
-        lines.append(f"{done.unlicensed} rows name no licence; the published AI CUDA Engineer Archive has --licence CC-BY-4.0")
+        lines.append(f"{done.unlicensed} kernels name no licence; import again with it (the published AI CUDA Engineer Archive: --licence CC-BY-4.0)")
     result("\n".join(lines))
     if json:
         json_line({"status": "refused" if done.refused else "imported", **{k: v for k, v in encode(done).items() if k != "is"}})
@@ -201,7 +214,7 @@ def check(
     """Verify the archive's integrity and rebuild what is derived."""
     from ..api import open_archive
 
-    with open_archive(archive, create=False) as opened:
+    with open_archive(archive, create=False, shipped=False) as opened:
         repaired = opened.check(repair=True) if repair else []
         wrong = opened.check()
     result("\n".join([*repaired, *(wrong or ["sound"])]))

@@ -139,7 +139,7 @@ def _fill_vectors(archive: Path | None) -> None:
     from ..archive.vectors import start_filling
 
     model = os.environ.get("EVOKERNEL_TEXT_MODEL", "")
-    if model != "none":
+    if model.lower() != "none":
         start_filling(archive or data_folder() / "archive.db", model)
 
 

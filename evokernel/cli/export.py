@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import keyword
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="Take kernels out of the archive.")
 KernelId = Annotated[str, typer.Argument(metavar="ID", help="A kernel's id, or its first digits.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The Python file to write.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")]
-TaskId = Annotated[str | None, typer.Option("--task", metavar="ID", help="The task's id, where the kernel is verified for several.")]
+TaskId = Annotated[str | None, typer.Option("--task", metavar="TASK", help="The task's name or id, if the kernel is verified for several.")]
 Target = Annotated[str | None, typer.Option("--target", help="Only kernels for this target.")]
 DeviceName = Annotated[str | None, typer.Option("--device", help="Only verdicts from this device.")]
 Everything = Annotated[bool, typer.Option("--all", help="Also kernels of unknown licence, quarantined ones and those never judged.")]
@@ -36,6 +38,8 @@ def dataset(  # noqa: PLR0913, PLR0917 - each parameter is one option of the com
     from ..exports.dataset import write_dataset
     from ..exports.selection import Selection
 
+    if push is not None and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", push):
+        raise UsageError(f"--push takes the name of a dataset, such as OWNER/NAME, not {push!r}")
     with open_archive(archive, create=False) as opened:
         written = write_dataset(opened, folder, Selection(target, device, licence, everything), with_pairs=pairs)
     lines = [f"{folder} written: {', '.join(f'{n} rows in {name}' for name, n in written.rows.items())}", *_left_out(written.left_out)]
@@ -75,6 +79,8 @@ def module(
     from ..api import open_archive
     from ..exports.module import drop_in_of, verified
 
+    if file.suffix != ".py" or not file.stem.isidentifier() or keyword.iskeyword(file.stem):
+        raise UsageError(f"{file.name!r} cannot be imported; give a name such as fast_model.py")
     _free(file, force)
     with open_archive(archive, create=False) as opened:
         found = [verified(opened, kernel, task) for kernel in kernels]

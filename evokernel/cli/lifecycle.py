@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..records import Status
+from .archive import MOST, Limit, Target, finite
 from .evolve import ArchivePath, Device, Force, Json, TaskTimeout
 from .output import json_line, result, say
 
@@ -17,8 +18,8 @@ TaskName = Annotated[str | None, typer.Option("--task", metavar="TASK", help="On
 
 def lessons(
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="A task's name or id (default: all).")] = None,
-    target: Annotated[str | None, typer.Option(help="Only of kernels for this target.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many rows.")] = 50,
+    target: Target = None,
+    limit: Limit = 50,
     archive: ArchivePath = None,
     json: Json = False,
 ) -> None:
@@ -28,7 +29,7 @@ def lessons(
 
     with open_archive(archive, create=False) as opened:
         names = opened.task_names()
-        tasks = [None] if task is None else [i for i, name in names.items() if name == task or i.startswith(task)]
+        tasks = [None] if task is None else opened.find_tasks(task)
         found = [lesson for task_id in tasks for lesson in opened.lessons(task_id, target)][:limit]
     result(lessons_text(found, names))
     if json:
@@ -38,7 +39,7 @@ def lessons(
 def rejudge(
     target: Annotated[str, typer.Option(help="auto, cuda or cpp.")] = "auto",
     task: TaskName = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="At most so many kernels; the same command goes on.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, max=MOST, help="At most so many kernels; the same command goes on.")] = None,
     archive: ArchivePath = None,
     device: Device = None,
     task_timeout: TaskTimeout = 60.0,
@@ -54,6 +55,8 @@ def rejudge(
     chosen = choose_target(target).name
     counts = {"due": 0, "verified": 0, "failed": 0, "errors": 0}
     with open_archive(archive, create=False) as opened, Progress() as progress:
+        if task is not None:
+            opened.find_tasks(task)
         work = opened.due(chosen, here(chosen), task, limit)
         counts["due"] = len(work)
         session = Session(archive, task_timeout, force, progress.phase, device)
@@ -68,8 +71,8 @@ def rejudge(
 
 
 def prune(
-    older_than: Annotated[float, typer.Option("--older-than", metavar="DAYS", help="Only kernels that are older.")] = 30.0,
-    keep: Annotated[int, typer.Option(metavar="N", help="How many of the fastest stay for each task, target and device.")] = 50,
+    older_than: Annotated[float, typer.Option("--older-than", metavar="DAYS", min=0, callback=finite, help="Only kernels that are older.")] = 30.0,
+    keep: Annotated[int, typer.Option(metavar="N", min=1, max=MOST, help="How many of the fastest stay, by task, target and device.")] = 50,
     apply: Annotated[bool, typer.Option("--apply", help="Remove them; without this nothing is changed.")] = False,
     archive: ArchivePath = None,
     json: Json = False,
@@ -94,7 +97,7 @@ def merge(
     """Add what another archive has and this one has not."""
     from ..api import open_archive
 
-    with open_archive(archive) as opened:
+    with open_archive(archive, create=False) as opened:
         added = asdict(opened.merge(other, own=own))
     result("added: " + ", ".join(f"{count} {name}" for name, count in added.items()))
     if json:

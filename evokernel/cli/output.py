@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import NoReturn
 
@@ -10,18 +11,25 @@ from ..codec import encode, finite
 from ..records import Verdict
 
 reported = False  # whether a result has been printed
+# What makes a terminal do or show something else: control characters, changes of the writing direction, half pairs.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def say(text: str = "") -> None:
     """A line for a person who watches; stdout stays free for results."""
-    print(text, file=sys.stderr, flush=True)
+    print(_plain(text), file=sys.stderr, flush=True)
+
+
+def _plain(text: str) -> str:
+    """The text as a terminal may show it: stored kernels, names and messages come from anybody."""
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def result(text: str) -> None:
     """The result, for a person; on stderr where a program reads stdout."""
     global reported
     reported = True
-    print(text, file=sys.stderr if "--json" in sys.argv else sys.stdout, flush=True)
+    print(_plain(text), file=sys.stderr if "--json" in sys.argv else sys.stdout, flush=True)
 
 
 def json_line(value: object) -> None:

@@ -5,8 +5,6 @@ The Arrow schema is written out, so no row can change it. The folder appears who
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from ..archive.store import Archive
 from ..errors import ArchiveError, UsageError
 from .columns import DATASET, PAIRS, Columns, Row, Source, dataset_row, split_of
 from .pairs import pairs
-from .selection import Selection, left_out, sources
+from .selection import Selection, left_out, new_folder, sources
 
 _SHARD_BYTES = 256 << 20
 _GROUP_ROWS = 64
@@ -48,11 +46,7 @@ def write_dataset(archive: Archive, folder: Path, selection: Selection, *, with_
     Raises:
         UsageError: the folder holds something already, nothing is selected, or a text is not valid Unicode (the row is named).
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} exists already and is not empty; choose another name")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
-        new = Path(work) / "new"
+    with new_folder(folder) as new:
         found = sources(archive.database, selection)
         licences: set[str] = set()
         rows = write_tables(new, "kernels", DATASET, _numbered(found, licences), shard_bytes)
@@ -63,10 +57,6 @@ def write_dataset(archive: Archive, folder: Path, selection: Selection, *, with_
             rows |= write_tables(new, "pairs", PAIRS, pairs(archive.database, selection), shard_bytes)
         written = Written(rows, left_out(archive.database, selection))
         (new / "README.md").write_text(_card(folder.name, written, licences), encoding="utf-8")
-        new.chmod(0o755)
-        if folder.exists():
-            folder.rmdir()
-        shutil.move(new, folder)
     return written
 
 
@@ -77,17 +67,17 @@ def push(folder: Path, repo: str) -> str:
         UsageError: huggingface_hub says no; the message says what it needs.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of the httpx of its version: also where the Hub is out of reach
 
     api = HfApi()
     try:
         api.create_repo(repo, repo_type="dataset", private=True, exist_ok=True)
         api.upload_folder(repo_id=repo, repo_type="dataset", folder_path=folder, commit_message="Export of an evokernel archive")
-    except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
+    except (HTTPError, OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UsageError(
-            f"{folder} is written, but was not pushed to {repo}: {reason}; log in with `hf auth login` (or set HF_TOKEN to a token that may write), "
-            f"then `hf upload {repo} {folder} --repo-type dataset`"
+            f"{folder} is written, but was not pushed to {repo}: {reason}; go online, log in with `hf auth login` (or set HF_TOKEN to a token "
+            f"that may write), then `hf upload {repo} {folder} --repo-type dataset`"
         ) from error
     return f"https://huggingface.co/datasets/{repo}"
 

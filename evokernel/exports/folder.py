@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from pathlib import Path
 
 from ..archive.shipped import ManifestEntry, manifest_entry, write_manifest
 from ..archive.store import Archive
 from ..errors import UsageError
 from .columns import Source
-from .selection import Selection, left_out, sources
+from .selection import Selection, left_out, new_folder, sources
 
 _SUFFIX = {"cpp": ".cpp", "cuda": ".cu"}
 
@@ -22,8 +21,6 @@ def write_folder(archive: Archive, folder: Path, selection: Selection) -> tuple[
     Raises:
         UsageError: the folder holds something already, or nothing verified is selected.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} exists already and is not empty; choose another name")
     best: dict[str, Source] = {}
     for source in sources(archive.database, selection):
         known = best.get(source.kernel["id"])
@@ -33,14 +30,8 @@ def write_folder(archive: Archive, folder: Path, selection: Selection) -> tuple[
     if not best:
         why = "; ".join(f"{n} left out: {reason}" for reason, n in out.items())
         raise UsageError(f"no verified kernel to export; loosen --target and --device, or see --all ({why or 'the archive has none'})")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
-        new = Path(work) / "new"
-        entries = [_entry(new, source, set(best)) for source in best.values()]
-        write_manifest(new, entries)
-        if folder.exists():
-            folder.rmdir()
-        new.rename(folder)
+    with new_folder(folder) as new:
+        write_manifest(new, [_entry(new, source, set(best)) for source in best.values()])
     return len(best), out
 
 

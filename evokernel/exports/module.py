@@ -33,10 +33,7 @@ from ..targets.shims import shim_names, translation_unit
 _PRELUDE = Path(targets.__file__).with_name("cpp_prelude.h")
 _PARTS = ("dropin.py", "dropin_{}.py", "dropin_reference.py", "dropin_model.py")
 _MARK = "# --- runtime ---\n"
-_NEEDS = {
-    "cpp": ("torch and g++", "no compiler"),
-    "cuda": ("torch, cuda-core and a GPU of the architecture {}", "no GPU of this architecture"),
-}
+_NEEDS = {"cpp": ("torch and g++", "no compiler"), "cuda": ("torch, cuda-core and a GPU of the architecture {}", "no GPU of this architecture")}
 _GRAPHS = """
 Everything runs on torch's current stream and may be captured in a CUDA graph, after one call outside of it. A graph keeps the weights as
 they were prepared last: call model.refresh() after changing them, then replay.
@@ -52,19 +49,22 @@ class Verified:
     environment: Environment
 
 
-def verified(archive: Archive, id_prefix: str, task_id: str | None) -> Verified:
-    """Raises:
-    UsageError: no such kernel; or it is verified for no task, or for several and none is named.
+def verified(archive: Archive, id_prefix: str, task: str | None) -> Verified:
+    """`task`: a name, or an id's first digits.
+
+    Raises:
+        UsageError: no such kernel; or it is verified for no task, or for several and none is named.
     """
     kernel = archive.find(id_prefix)
     entries = archive.entries(Filters(kernel_id=kernel.id, verified=True))
-    made_on = [(e.task_id, e.task_name, e.verdict.environment) for e in entries if e.task_id and e.verdict and e.task_id.startswith(task_id or "")]
+    of_task = [e for e in entries if task in (None, e.task_name) or (e.task_id or "").startswith(task or "")]
+    made_on = [(e.task_id, e.task_name, e.verdict.environment) for e in of_task if e.task_id and e.verdict]
     tasks = {i: name for i, name, _ in made_on}
     if not tasks:
-        raise UsageError(f"kernel {kernel.id} is not verified for {'task ' + task_id if task_id else 'any task'}; only verified kernels are exported")
+        raise UsageError(f"kernel {kernel.id} is not verified for {'task ' + task if task else 'any task'}; only verified kernels are exported")
     if len(tasks) > 1:
         listed = ", ".join(f"{i} ({name})" for i, name in tasks.items())
-        raise UsageError(f"kernel {kernel.id} is verified for several tasks: {listed}; give --task ID")
+        raise UsageError(f"kernel {kernel.id} is verified for several tasks: {listed}; give --task with one of the ids")
     target = targets.get(kernel.target)
     here = "" if target.available() else target.device().name
     environments = [environment for _, _, environment in made_on]

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from .. import codec
 from ..archive.database import Database
 from ..archive.verdicts import load
+from ..errors import UsageError
 from ..records import Status, Task
 from .columns import Source
 
 _PAGE = 128
 # --licence speaks for what was made here, never for what came from elsewhere.
 LICENCE = "iif(k.licence != '' OR k.origin NOT IN ('run', 'user'), k.licence, ?)"
+_NAME = r"(?!(?:AND|OR|WITH)\b)[A-Za-z0-9.+-]+"
+_SPDX = re.compile(rf"\(*{_NAME}\)*(?: (?:AND|OR|WITH) \(*{_NAME}\)*)*")
 _FROM = "FROM kernels k LEFT JOIN builds b ON b.kernel_id = k.id LEFT JOIN verdicts v ON v.build_id = b.id"
 
 
@@ -28,6 +36,15 @@ class Selection:
     licence: str = ""
     everything: bool = False
     verified: bool = False
+
+    def __post_init__(self) -> None:
+        check_licence(self.licence)
+
+
+def check_licence(licence: str) -> None:
+    """Raises: UsageError: not the form of an SPDX expression (names with AND, OR and WITH, in parentheses or not); "" (unknown) may pass."""
+    if licence and (not _SPDX.fullmatch(licence) or licence.count("(") != licence.count(")")):
+        raise UsageError(f"{licence!r} is no SPDX licence expression; write such as Apache-2.0, or MIT AND (BSD-3-Clause OR CC-BY-4.0)")
 
 
 def sources(database: Database, selection: Selection) -> Iterator[Source]:
@@ -58,19 +75,15 @@ def sources(database: Database, selection: Selection) -> Iterator[Source]:
 
 
 def left_out(database: Database, selection: Selection) -> dict[str, int]:
-    """How many kernels are left out, by the reason."""
+    """How many kernels are left out, by the first reason of each."""
     if selection.everything:
         return {}
-    reasons: dict[str, tuple[str, list[str]]] = {
-        "licence not known (--licence states that of your own)": (f"{LICENCE} = ''", [selection.licence]),
-        "quarantined": ("k.quarantined IS NOT NULL", []), "never judged": ("v.seq IS NULL", []),
-    }  # fmt: skip
-    of_target = selection.target or "%"
-    counted = {
-        why: int(database.rows(f"SELECT count(DISTINCT k.id) {_FROM} WHERE k.target LIKE ? AND {rule}", of_target, *values)[0][0])
-        for why, (rule, values) in reasons.items()
-    }
-    return {why: number for why, number in counted.items() if number}
+    rows = database.rows(
+        f"SELECT CASE WHEN {LICENCE} = '' THEN 'licence not known (--licence states that of your own)' WHEN k.quarantined IS NOT NULL "
+        f"THEN 'quarantined' WHEN max(v.seq) IS NULL THEN 'never judged' END AS why {_FROM} WHERE k.target = coalesce(?, k.target) GROUP BY k.seq",
+        selection.licence, selection.target,
+    )  # fmt: skip
+    return dict(Counter(row["why"] for row in rows if row["why"]))
 
 
 def _where(selection: Selection) -> tuple[str, list[object]]:
@@ -85,3 +98,22 @@ def _where(selection: Selection) -> tuple[str, list[object]]:
         parts += ["v.seq IS NOT NULL", "k.quarantined IS NULL", f"{LICENCE} != ''"]
         values.append(selection.licence)
     return " AND ".join(parts), values
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which takes the place of `folder` at the end: it appears whole or not at all.
+
+    Raises:
+        UsageError: it holds something already.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} exists already and is not empty; choose another name")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
+        new = Path(work) / "new"
+        new.mkdir()
+        yield new
+        if folder.exists():
+            folder.rmdir()
+        new.rename(folder)

@@ -5,13 +5,7 @@ Times are microseconds (`*_us`), sizes bytes (`*_bytes`), strides elements, dtyp
 """
 
 from .batch import BatchCandidate, BatchOutcome, TaskFile
-from .run import (
-    Attempt,
-    Kernel,
-    Placement,
-    Proposal,
-    Reply,
-)
+from .run import Attempt, Kernel, Placement, Proposal, Reply
 from .task import (
     FLOATING,
     ITEMSIZE_BYTES,
@@ -49,43 +43,8 @@ from .verdict import (
 )
 
 __all__ = [
-    "FLOATING",
-    "ITEMSIZE_BYTES",
-    "PROTOCOL",
-    "Admission",
-    "Attempt",
-    "BaselineTime",
-    "BatchCandidate",
-    "BatchOutcome",
-    "Bounds",
-    "Config",
-    "Device",
-    "Domain",
-    "Environment",
-    "ErrorRow",
-    "Interval",
-    "Kernel",
-    "ModeTiming",
-    "Number",
-    "Options",
-    "Placement",
-    "Precision",
-    "Proposal",
-    "Reply",
-    "Resources",
-    "Role",
-    "Scalar",
-    "ScalarSpec",
-    "Screen",
-    "Signature",
-    "Status",
-    "Task",
-    "TaskFile",
-    "TensorSpec",
-    "Timing",
-    "Verdict",
-    "config_key",
-    "contiguous_stride",
-    "digest",
-    "unjudged",
-]
+    "FLOATING", "ITEMSIZE_BYTES", "PROTOCOL", "Admission", "Attempt", "BaselineTime", "BatchCandidate", "BatchOutcome", "Bounds", "Config",
+    "Device", "Domain", "Environment", "ErrorRow", "Interval", "Kernel", "ModeTiming", "Number", "Options", "Placement", "Precision", "Proposal",
+    "Reply", "Resources", "Role", "Scalar", "ScalarSpec", "Screen", "Signature", "Status", "Task", "TaskFile", "TensorSpec", "Timing", "Verdict",
+    "config_key", "contiguous_stride", "digest", "unjudged",
+]  # fmt: skip

@@ -9,6 +9,7 @@ from enum import StrEnum
 from .task import Config, Device, Task
 
 PROTOCOL = 1  # version of the judging rules; verdicts of different protocols are never compared
+MAX_RATIO = 1e6  # of times; no honest measurement comes near it: the judge would wait for seconds for each call of the baseline
 
 
 class Status(StrEnum):
@@ -28,15 +29,15 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Interval:
-    """A ratio with its 99 % interval. Selection, records and exports use `low`."""
+    """A ratio of times with its 99 % interval, which is open (0 to inf) after few blocks. Selection, records and exports use `low`."""
 
     low: float
     mid: float
     high: float
 
     def __post_init__(self) -> None:
-        if not self.low <= self.mid <= self.high:
-            raise ValueError(f"not an interval: {self.low}, {self.mid}, {self.high}")
+        if not (0 <= self.low <= self.mid <= self.high and 0 < self.mid <= MAX_RATIO):
+            raise ValueError(f"not the interval of a ratio of times: {self.low}, {self.mid}, {self.high}")
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class ModeTiming:
     calls: int
     baselines: tuple[BaselineTime, ...]
 
+    def __post_init__(self) -> None:
+        times = (self.median_us, self.p10_us, self.p90_us, *(b.median_us for b in self.baselines))
+        if not self.baselines or not all(0 < t < math.inf for t in times):
+            raise ValueError(f"a mode has baselines and times above 0, not {', '.join(map(str, times))} us")
+
     @property
     def fastest(self) -> BaselineTime:
         """The baseline that the candidate gains least on."""
@@ -92,6 +98,10 @@ class Timing:
     void_blocks: int = 0
     clock_mhz: int = 0
     verified_calls: int = 0
+
+    def __post_init__(self) -> None:
+        if self.score not in [m.mode for m in self.modes]:
+            raise ValueError(f"there are no times of the mode {self.score!r}, which counts")
 
     @property
     def scored(self) -> ModeTiming:

@@ -109,7 +109,8 @@ def lessons_text(lessons: Sequence[Lesson], names: Mapping[str, str]) -> str:
     """Lessons in a table. `names`: of tasks by id."""
     if not lessons:
         return "no lessons yet: they come from kernels that got faster than their parents, and from those that failed"
-    rows = [(names.get(x.task_id, x.task_id), x.target, f"{x.gain:.3f}x" if x.gain else x.kind, x.evidence, x.text) for x in lessons]
+    gains = [f"{x.gain:.3f}x" if x.gain else x.kind for x in lessons]
+    rows = [(names.get(x.task_id, x.task_id), x.target, g, x.evidence, x.text.partition("\n")[0]) for x, g in zip(lessons, gains, strict=True)]
     return table(("task", "target", "gain", "seen", "lesson"), rows)
 
 
@@ -142,8 +143,6 @@ def lineage_text(dag: nx.DiGraph, kernel_id: str) -> str:
     """The main line from the first draft to a kernel, with what each step gained."""
     from ..archive.lineage import path
 
-    rows = []
-    for step in path(dag, kernel_id):
-        gain = "-" if step.gain is None else f"{math.exp(step.gain):.3f}x"
-        rows.append((step.kernel_id[:8], step.operator, "-" if step.speedup_low is None else f"{step.speedup_low:.3f}x", gain))
+    steps = [(step, None if step.gain is None else math.exp(step.gain)) for step in path(dag, kernel_id)]
+    rows = [(s.kernel_id[:8], s.operator, *("-" if x is None else f"{x:.3f}x" for x in (s.speedup_low, gain))) for s, gain in steps]
     return table(("kernel", "made by", "speedup (lower bound)", "gain"), rows)

@@ -17,6 +17,7 @@ from evokernel.archive.verdicts import Origin
 from evokernel.models import Completion
 from evokernel.records import Interval, Status
 from evokernel.search.run import run_search
+from evokernel.view.tables import lessons_text
 from tests.archive.test_store import Recorder
 from tests.search.fake_judge import DEVICE, FakeJudge, environment, failed, kernel_text, make, make_task, verified
 
@@ -85,6 +86,14 @@ def test_the_same_failure_is_one_trap_and_its_evidence_is_counted(archive: Archi
     assert found[0].text == "mismatch: out[3]: expected 1, got nan" and "seen 3 times" in found[0].line
     assert archive.lessons(TASK.id, "cpp") == found  # nothing is counted twice
     assert archive.lessons(target="cuda") == []
+
+
+def test_a_table_shows_the_first_line_of_a_report_and_a_prompt_all_in_one(archive: Archive, record: Recorder) -> None:
+    a = kernel(1)
+    record(a, failed(a, message="wrong results\n  largest error: out 3\n\nout[0]"))
+    (found,) = archive.lessons(TASK.id)
+    assert found.line == "failed, mismatch: wrong results largest error: out 3 out[0]"
+    assert lessons_text([found], {}).endswith("mismatch: wrong results")
 
 
 def test_few_lessons_stay_for_a_task_those_that_weigh_most(archive: Archive, record: Recorder) -> None:

@@ -207,8 +207,8 @@ def test_merging_takes_old_files_and_refuses_what_is_none(archive: Archive, tmp_
     before = old.read_bytes()
     assert archive.merge(old).kernels == 1 and old.read_bytes() == before
     text.write_text("no database at all, but long enough to be taken for one\n" * 40)
-    for bad in (text, tmp_path / "gone.db", tmp_path / "a.db", tmp_path):
-        with pytest.raises((ArchiveError, UsageError)):
+    for bad, says in ((text, "text failed: file is not"), (tmp_path / "gone.db", "no file"), (tmp_path / "a.db", "itself"), (tmp_path, "no file")):
+        with pytest.raises((ArchiveError, UsageError), match=says):
             archive.merge(bad)
     with Archive(tmp_path / "damaged.db") as damaged:
         add(damaged, kernel(2), "user")
@@ -275,6 +275,85 @@ def test_repair_mends_what_it_can_and_says_what_it_cannot(archive: Archive) -> N
     raw.execute("DELETE FROM events WHERE number = 1")
     (left,) = archive.check(repair=True)
     assert "events are missing" in left and "cannot be repaired" in left and archive.check() == [left.partition(": cannot")[0]]
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("kernels", "text"), ("kernels", "id"), ("tasks", "record"), ("tasks", "name"), ("verdicts", "record"), ("builds", "compiler"),
+     ("events", "record"), ("lessons", "text"), ("edges", "diff")],
+)  # fmt: skip
+def test_text_that_is_not_utf_8_is_named_and_made_readable(archive: Archive, table: str, column: str) -> None:
+    a, b = kernel(1), kernel(2)
+    record = recorder(archive)
+    record(a, verified(a, 500))
+    record(b, verified(b, 400), parents=(a.id,))
+    archive.lessons()
+    end(archive)
+    assert archive.check() == []
+    raw = archive.database._connection
+    raw.execute("PRAGMA foreign_keys = OFF")
+    raw.text_factory = str
+    first = raw.execute(f"SELECT min({column}) FROM {table}").fetchone()[0]
+    raw.execute(f"UPDATE {table} SET {column} = CAST(CAST({column} AS BLOB) || x'ff' AS TEXT) WHERE {column} = ?", (first,))
+    with pytest.raises(ArchiveError, match=rf"{table}: {column} of the row with the \w+ .* is not UTF-8; .*check --repair"):
+        archive.database.rows(f"SELECT {column} FROM {table}")
+    assert any("is not UTF-8" in problem for problem in archive.check())
+    assert all(line.endswith(": repaired") for line in archive.check(repair=True)) or table in ("events", "tasks")
+    raw.text_factory = str
+    archive.database.rows(f"SELECT {column} FROM {table}")
+    assert archive.check() == [] or (table, column) in (("events", "record"), ("tasks", "record"))
+    assert bool(archive.database.rows("SELECT 1 FROM kernels WHERE quarantined IS NOT NULL")) == (table == "kernels")
+
+
+def test_a_damaged_task_is_named_and_goes_or_is_written_anew(archive: Archive) -> None:
+    record = recorder(archive)
+    k = kernel(1)
+    record(k, verified(k, 500))
+    end(archive)
+    add(archive, kernel(2), "shipped", verified(kernel(2), 400), task=make_task("other"))
+    archive.database.rows("INSERT INTO imports VALUES ('m', 1.0)")
+    archive.database.rows("UPDATE tasks SET record = '{'")
+    with pytest.raises(ArchiveError, match="stored task cannot be read"):
+        archive.stones(TASK, "cpp")
+    assert len(archive.check()) == 2
+    archive.check(repair=True)
+    (left,) = archive.check()
+    assert TASK.name in left and "evolve" in left and archive.task_names() == {TASK.id: TASK.name}
+    assert archive.database.rows("SELECT 1 FROM imports") == []  # what was shipped comes again
+    archive.add_task(TASK)
+    assert archive.check() == []
+
+
+@pytest.mark.parametrize("name", ["lessons", "vectors", "uses", "imports", "task_words", "kernel_words"])
+def test_a_table_that_may_be_empty_is_made_anew(archive: Archive, tmp_path: Path, name: str) -> None:
+    add(archive, kernel(1, strategy="Welford."), "user")
+    archive.database.rows(f"DROP TABLE {name}")
+    with Archive(tmp_path / "a.db") as again:
+        (problem,) = again.check()
+        assert f"{name} is missing" in problem and f"the table {name} is missing: repaired" in again.check(repair=True)
+        assert again.check() == [] and again.search("welford", Filters())
+
+
+def test_other_tables_are_missed_and_indexes_made_anew(archive: Archive) -> None:
+    archive.database.rows("DROP INDEX builds_by_code")
+    archive.database.rows("DROP TABLE kernel_words_idx")
+    assert archive.check(repair=True) == ["the index builds_by_code is missing: repaired"] and archive.check() == []
+    archive.database.rows("DROP TABLE attempts")
+    assert archive.check(repair=True) == ["the table attempts is missing: cannot be repaired here; go back to a copy"]
+
+
+def test_a_file_that_is_torn_is_told_as_far_as_it_can_be_read(tmp_path: Path) -> None:
+    with Archive(tmp_path / "a.db") as archive:
+        for n in range(100):
+            add(archive, kernel(n), "user")
+        page = archive.database.rows("SELECT rootpage FROM sqlite_master WHERE name = 'tasks'")[0][0]
+    with (tmp_path / "a.db").open("r+b") as file:
+        file.seek(4096 * (page - 1))
+        file.write(b"\xff" * 4096)
+    with Archive(tmp_path / "a.db") as archive:
+        problems = archive.check()
+        assert "malformed" in problems[-1] and "go back to a copy" in problems[-1] and "archive check" not in "".join(problems)
+        assert archive.check(repair=True)
 
 
 _JOBS = """

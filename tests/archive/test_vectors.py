@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,9 @@ import pytest
 
 from evokernel.archive import embed, structure, vectors, verdicts
 from evokernel.archive.index import Index, Indexes
+from evokernel.archive.retrieval import by_kernel
 from evokernel.archive.runs import RunSettings, Started
+from evokernel.archive.search import Filters
 from evokernel.archive.store import Archive
 from evokernel.archive.verdicts import Origin
 from evokernel.errors import UsageError
@@ -49,6 +52,23 @@ def archive(tmp_path: Path):
     with Archive(tmp_path / "a.db") as opened:
         opened.add_task(TASK)
         yield opened
+
+
+def test_a_file_in_the_place_of_the_index_folder_does_not_disturb_a_search(archive: Archive) -> None:
+    add(archive, 3)
+    vectors.index_folder(archive.database.path).write_text("mine")
+    assert archive.fill().complete and archive.search("number1", Filters())
+    assert len(archive.search(by_kernel(make(kernel_text(extra="int n1[2];"))), Filters())) == 3
+
+
+def test_a_text_model_of_the_hub_is_given_up_soon_where_there_is_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    began = time.monotonic()
+    with pytest.raises(UsageError, match=r"nobody/no-such-model cannot be loaded.*refused.*name a folder"):
+        embed.open_text_model("nobody/no-such-model")
+    assert time.monotonic() - began < 30  # imports torch
 
 
 def add(archive: Archive, count: int, start: int = 0) -> list:

@@ -17,10 +17,12 @@ from evokernel.api import Session, read_kernel
 from evokernel.archive.runs import RunSettings, Started
 from evokernel.archive.search import Filters
 from evokernel.archive.store import Archive
+from evokernel.archive.verdicts import Origin
+from evokernel.cli import main
 from evokernel.judge.lane import Lane, LaneSettings
 from evokernel.records import Attempt, Device, Proposal, Reply, Status
 from evokernel.task import load_task
-from tests.search.fake_judge import environment, verified
+from tests.search.fake_judge import environment, kernel_text, make, verified
 
 COMMAND = [sys.executable, "-c", "from evokernel.cli import main; main()"]
 FIXTURES = Path(__file__).parent.parent / "cheats"
@@ -83,6 +85,8 @@ def test_judging_again_finds_the_wrong_one_and_is_done_once(folder: Path, own_fo
 def test_pruning_merging_and_repair(folder: Path) -> None:
     code, found, err = run(folder, "prune", "--older-than", "0", "--keep", "1")
     assert code == 0 and found["kernels"] == [] and "would be removed" in err
+    assert run(folder, "merge", "a.db", archive="b.db")[0] == 2 and not (folder / "b.db").exists()
+    Archive(folder / "b.db").close()
     code, found, err = run(folder, "merge", "a.db", archive="b.db")
     assert code == 0 and (found["kernels"], found["runs"], found["attempts"], found["edges"]) == (2, 1, 2, 1), err
     assert run(folder, "merge", "b.db", archive="b.db")[0] == 2
@@ -92,3 +96,56 @@ def test_pruning_merging_and_repair(folder: Path) -> None:
     assert code == 1 and len(found["findings"]) == 1
     code, found, err = run(folder, "check", "--repair", archive="b.db")
     assert code == 0 and found["status"] == "sound" and len(found["repairs"]) == 1
+
+
+def quick(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The same in this process; what is printed is for capsys."""
+    monkeypatch.setattr(sys, "argv", ["evokernel", "archive", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [("lessons nope", "no task 'nope'"), ("lessons --limit -1", "--limit"), ("lessons --target gpu", "known targets: cuda, cpp"),
+     ("list --limit 0", "--limit"), (f"list --limit {10**30}", "--limit"), ("list --target gpu", "no target 'gpu'"),
+     ("list --min-speedup nan", "nan is not a number"), ("search relu --min-speedup nan", "--min-speedup"), ("search relu --limit -3", "--limit"),
+     (f"prune --keep {10**30}", "--keep"), ("prune --keep 0", "--keep"), ("prune --older-than nan", "--older-than"),
+     ("rejudge --target cpp --limit -1", "--limit"), ("rejudge --target cpp --task nope", "no task 'nope'"), ("lineage --run x --dot", "no --dot")],
+)  # fmt: skip
+def test_odd_values_are_wrong_usage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, says: str
+) -> None:
+    assert quick(monkeypatch, *arguments.split(), "--archive", str(folder / "a.db")) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_stored_text_cannot_steer_the_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel = make(kernel_text(strategy="\x1b[2J\u202eRows\x07 \u65e5\u672c."))
+    with Archive(folder / "a.db") as archive:
+        archive.add_kernel(kernel, Origin("user"))
+    for command in (["show", kernel.id], ["list", "--limit", "500"], ["search", "rows"]):
+        assert quick(monkeypatch, *command, "--archive", str(folder / "a.db"), *(["--text-model", "NONE"] if "search" in command else [])) == 0
+        shown = capsys.readouterr().out
+        assert "\\x1b[2J\\u202eRows\\x07 \u65e5\u672c" in shown and not {"\x1b", "\u202e", "\x07"} & set(shown)
+
+
+def test_words_that_are_not_looked_for_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    question = [f"word{n}x" for n in range(70)]
+    assert quick(monkeypatch, "search", *question, "--archive", str(folder / "a.db"), "--text-model", "none") == 0
+    assert "words are not looked for" in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_checked_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with Archive(folder / "a.db") as archive:
+        archive.database.rows("DROP TABLE imports")
+    where = ("--archive", str(folder / "a.db"))
+    assert quick(monkeypatch, "list", *where) == 2 and "archive check" in capsys.readouterr().err
+    for command, code in ((["check"], 1), (["check", "--repair"], 0), (["list"], 0)):
+        assert quick(monkeypatch, *command, *where) == code
+    capsys.readouterr()
+    (folder / "a.db").write_bytes(b"no archive " * 1000)
+    assert quick(monkeypatch, "check", *where) == 2
+    err = capsys.readouterr().err
+    assert "go back to a copy" in err and "archive check" not in err

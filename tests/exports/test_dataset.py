@@ -156,8 +156,13 @@ def test_unknown_licences_and_quarantined_ones_stay_here(archive: Archive, tmp_p
     for base, origin in ((1, MIT), (2, NONE), (3, Origin("import")), (4, MIT)):
         add(archive, make(kernel_text(base)), verified(make(kernel_text(base)), 5.0), origin=origin)
     archive.quarantine(make(kernel_text(4)).id, "cheats")
+    archive.quarantine(make(kernel_text(3)).id, "of unknown licence as well")
+    archive.add_kernel(make(kernel_text(5)), NONE)
+    archive.add_kernel(make(kernel_text(6)), MIT)
     written = write_dataset(archive, tmp_path / "ds", Selection())
-    assert written.rows == {"kernels/train": 1} and sorted(written.left_out.values()) == [1, 2]
+    unknown, *others = written.left_out.items()
+    assert written.rows == {"kernels/train": 1} and "licence" in unknown[0] and unknown[1] == 3
+    assert others == [("quarantined", 1), ("never judged", 1)]  # each kernel once, by its first reason
     assert "1 kernels: quarantined" in (tmp_path / "ds" / "README.md").read_text()
     assert write_dataset(archive, tmp_path / "mine", Selection(licence="Apache-2.0")).rows == {"kernels/train": 2}
     assert {r["licence"] for r in loaded(tmp_path / "mine", "kernels", "train")} == {"MIT", "Apache-2.0"}
@@ -210,6 +215,9 @@ def test_a_folder_comes_back(archive: Archive, tmp_path: Path) -> None:
         assert {e.origin.kind for e in second.entries(Filters())} == {"import"}
 
 
-def test_a_push_that_cannot_be_says_how_to_go_on(tmp_path: Path) -> None:
+def test_a_push_that_cannot_be_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"was not pushed.*hf auth login"):
         push(tmp_path, "no such/name at all")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    with pytest.raises(UsageError, match=r"is written, but was not pushed to me/nope: .*refused.*go online"):
+        push(tmp_path, "me/nope")
