@@ -23,12 +23,12 @@ from evokernel import codec, targets
 from evokernel.api import cache_folder, read_kernel
 from evokernel.archive.shipped import ManifestEntry, manifest_entry, read_manifest, write_manifest
 from evokernel.errors import EvokernelError
-from evokernel.judge.bounds import Costs, costs
+from evokernel.judge.bounds import Costs, bounds, costs
 from evokernel.judge.cases import Cases
 from evokernel.judge.lane import Lane, LaneSettings
-from evokernel.kernelfile import make_kernel, parse
+from evokernel.kernelfile import make_kernel, parse, shipped_gpu
 from evokernel.kernelfile.tunables import space, with_defaults
-from evokernel.records import Admission, Bounds, Status, Verdict
+from evokernel.records import Admission, Status, Verdict
 from evokernel.task import load_task
 from evokernel.view.terminal import outcome
 
@@ -105,9 +105,11 @@ def bounded(entries: list[ManifestEntry]) -> list[ManifestEntry]:
             continue
         if task not in counted:
             counted[task] = costs(Cases(load_task(ROOT / "experiments" / "tasks" / f"{task}.py")))
-        traffic = counted[task].reached_bytes + counted[task].written_bytes
-        work = verdict.bounds.work_fraction if verdict.bounds else 0.0
-        found = Bounds(traffic, traffic / peak / 1e3 / cold_us(verdict), counted[task].work_flop, work)
+        assert verdict.timing
+        there = replace(shipped_gpu(verdict.environment.device), bandwidth_gbs=peak)
+        found = bounds(counted[task], there, None, entry.task.options.precision, verdict.timing)
+        # The rates of products are not in the entries: that share stays as it was measured.
+        found = replace(found, work_fraction=verdict.bounds.work_fraction if verdict.bounds else 0.0)
         new.append(replace(entry, verdict=replace(verdict, bounds=found)))
     return new
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from .. import codec
@@ -94,11 +95,13 @@ def _unreadable(database: Database) -> Iterator[Finding]:
     yield from (Finding(text, (repair, ())) for text, repair in database.undecodable())
 
 
+@cache
 def _objects() -> dict[str, tuple[str, str]]:
     """What a sound file has: of each table and index its table and the statement that makes it where it is missing."""
     # Not SQLite's own, nor the parts of a word index, which is made anew as a whole.
     made_by_us = "sql IS NOT NULL AND name NOT LIKE 'sqlite_%' AND name NOT LIKE '%words_%'"
-    rows = Database(Path(":memory:")).rows(f"SELECT name, tbl_name, sql FROM sqlite_master WHERE {made_by_us} ORDER BY rowid")
+    with closing(Database(Path(":memory:"))) as sound:
+        rows = sound.rows(f"SELECT name, tbl_name, sql FROM sqlite_master WHERE {made_by_us} ORDER BY rowid")
     return {name: (table, re.sub("(TABLE|INDEX)", r"\1 IF NOT EXISTS", made, count=1)) for name, table, made in map(tuple, rows)}
 
 
@@ -135,7 +138,7 @@ def _wrong_tasks(database: Database) -> Iterator[Finding]:
     for row in database.rows("SELECT seq, id, name, record, EXISTS (SELECT 1 FROM runs WHERE task_id = t.id) AS run FROM tasks t"):
         try:
             wrong = "is another task's" if codec.loads(Task, row["record"]).id != row["id"] else ""
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             wrong = f"cannot be read: {error}"
         if wrong:
             text = f"task {row['name']} ({row['id']}): its record {wrong}; `evokernel evolve` with its file writes it anew"
@@ -159,7 +162,7 @@ def _wrong_records(database: Database) -> Iterator[Finding]:
         gone = ("DELETE FROM verdicts WHERE seq = ?", (row["seq"],))
         try:
             verdict = codec.loads(Verdict, row["record"])
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             yield Finding(f"verdict {row['seq']}: its record cannot be read: {error}", gone)
             continue
         right = columns(verdict)

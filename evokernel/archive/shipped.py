@@ -21,6 +21,7 @@ from .store import Archive
 from .verdicts import Origin
 
 MANIFEST = "manifest.jsonl"
+SUFFIXES = {"cpp": ".cpp", "cuda": ".cu"}  # of kernel files, by target
 
 
 @dataclass(frozen=True)
@@ -135,10 +136,10 @@ def target_of(file: Path) -> str:
     Raises:
         ArchiveError: not a kernel file.
     """
-    targets = {".cpp": "cpp", ".cu": "cuda"}
-    if file.suffix not in targets:
-        raise ArchiveError(f"{file}: a kernel file ends in {' or '.join(targets)}")
-    return targets[file.suffix]
+    target = next((name for name, suffix in SUFFIXES.items() if suffix == file.suffix), None)
+    if target is None:
+        raise ArchiveError(f"{file}: a kernel file ends in {' or '.join(SUFFIXES.values())}")
+    return target
 
 
 def _entry(line: str, number: int) -> ManifestEntry:

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import codec
 from ..errors import EvokernelError
 from ..records import Task
 from . import embed, runs, structure
 from .database import Database
+from .embed import Vectors
 from .verdicts import load_task
 from .words import CODE, STRATEGY, TASK
 
@@ -34,8 +34,6 @@ _BATCH = 16
 _CODE_BATCH = 128
 _TABLES = {TASK: "tasks", STRATEGY: "kernels", CODE: "kernels"}
 _TARGETS = {"cpp": "C++", "cuda": "CUDA"}
-
-Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)

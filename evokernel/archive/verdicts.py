@@ -7,6 +7,7 @@ import json
 import sqlite3
 import time
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from .. import codec
 from ..errors import ArchiveError
@@ -15,6 +16,8 @@ from . import words
 from .database import Database
 
 _VAGUE = 3.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -182,17 +185,18 @@ def load(record: str) -> Verdict:
     """Raises:
     ArchiveError: not a verdict that this version can read.
     """
-    try:
-        return codec.loads(Verdict, record)
-    except (ValueError, RecursionError) as error:
-        raise ArchiveError(f"a stored verdict cannot be read: {error}; `evokernel archive check` names it") from error
+    return _loaded(Verdict, record)
 
 
 def load_task(record: str) -> Task:
     """Raises:
     ArchiveError: not a task that this version can read.
     """
+    return _loaded(Task, record)
+
+
+def _loaded(kind: type[T], record: str) -> T:
     try:
-        return codec.loads(Task, record)
-    except (ValueError, RecursionError) as error:
-        raise ArchiveError(f"a stored task cannot be read: {error}; `evokernel archive check` names it") from error
+        return codec.loads(kind, record)
+    except ValueError as error:
+        raise ArchiveError(f"a stored {kind.__name__.lower()} cannot be read: {error}; `evokernel archive check` names it") from error

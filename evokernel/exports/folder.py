@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from ..archive.shipped import ManifestEntry, manifest_entry, write_manifest
+from ..archive.shipped import SUFFIXES, ManifestEntry, manifest_entry, write_manifest
 from ..archive.store import Archive
 from ..errors import UsageError
 from .columns import Source
 from .selection import Selection, left_out, new_folder, sources
-
-_SUFFIX = {"cpp": ".cpp", "cuda": ".cu"}
 
 
 def write_folder(archive: Archive, folder: Path, selection: Selection) -> tuple[int, dict[str, int]]:
@@ -24,7 +22,7 @@ def write_folder(archive: Archive, folder: Path, selection: Selection) -> tuple[
     best: dict[str, Source] = {}
     for source in sources(archive.database, selection):
         known = best.get(source.kernel["id"])
-        if source.verdict and source.verdict.timing and source.kernel["target"] in _SUFFIX and (known is None or _worth(source) > _worth(known)):
+        if source.verdict and source.verdict.timing and source.kernel["target"] in SUFFIXES and (known is None or _worth(source) > _worth(known)):
             best[source.kernel["id"]] = source
     out = left_out(archive.database, selection)
     if not best:
@@ -39,7 +37,7 @@ def _entry(root: Path, source: Source, ids: set[str]) -> ManifestEntry:
     kernel, task, verdict = source.kernel, source.task, source.verdict
     assert task and verdict
     group = "".join(c if c.isalnum() or c in "-_" else "_" for c in task.name)
-    file = root / group / f"{kernel['id']}{_SUFFIX[kernel['target']]}"
+    file = root / group / f"{kernel['id']}{SUFFIXES[kernel['target']]}"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(kernel["text"], encoding="utf-8")
     return manifest_entry(root, file, task, verdict, parents=[p for p in source.parents if p in ids], licence=source.licence)

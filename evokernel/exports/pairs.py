@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from .. import codec
 from ..archive.database import Database
-from ..archive.verdicts import load
-from ..records import Status, Task
+from ..archive.verdicts import load, load_task
+from ..records import Status
 from .columns import Row, split_of
 from .selection import LICENCE, Selection
 
@@ -38,7 +37,7 @@ def pairs(database: Database, selection: Selection) -> Iterator[tuple[str, Row]]
     for found in database.rows(f"{_PAIRS}{condition} ORDER BY k.seq, o.seq, c.task_id, c.device", *values):
         child, parent = load(found["made"]), load(found["from_"])
         (record,) = database.rows("SELECT record FROM tasks WHERE id = ?", found["task_id"])
-        task = codec.loads(Task, record["record"])
+        task = load_task(record["record"])
         if not child.speedup or not parent.speedup:
             continue
         forward = child.speedup.mid > parent.speedup.mid

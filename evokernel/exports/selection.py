@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from .. import codec
 from ..archive.database import Database
-from ..archive.verdicts import load
+from ..archive.search import Filters, where
+from ..archive.verdicts import load, load_task
 from ..errors import UsageError
-from ..records import Status, Task
+from ..records import Task
 from .columns import Source
 
 _PAGE = 128
@@ -58,7 +58,7 @@ def sources(database: Database, selection: Selection) -> Iterator[Source]:
     @cache
     def task(task_id: str) -> Task:
         (row,) = database.rows("SELECT record FROM tasks WHERE id = ?", task_id)
-        return codec.loads(Task, row["record"])
+        return load_task(row["record"])
 
     condition, values = _where(selection)
     kernels = database.rows(f"SELECT DISTINCT k.seq {_FROM} WHERE {condition} ORDER BY k.seq", *values)
@@ -87,17 +87,10 @@ def left_out(database: Database, selection: Selection) -> dict[str, int]:
 
 
 def _where(selection: Selection) -> tuple[str, list[object]]:
-    parts, values = ["1"], list[object]()
-    for column, value in (("k.target = ?", selection.target), ("v.device = ?", selection.device)):
-        if value is not None:
-            parts.append(column)
-            values.append(value)
-    if selection.verified:
-        parts.append(f"v.status = '{Status.VERIFIED}'")
-    if not selection.everything:
-        parts += ["v.seq IS NOT NULL", "k.quarantined IS NULL", f"{LICENCE} != ''"]
-        values.append(selection.licence)
-    return " AND ".join(parts), values
+    condition, values = where(Filters(target=selection.target, device=selection.device, verified=selection.verified))
+    if selection.everything:
+        return condition, values
+    return f"{condition} AND v.seq IS NOT NULL AND k.quarantined IS NULL AND {LICENCE} != ''", [*values, selection.licence]
 
 
 @contextmanager
