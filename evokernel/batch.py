@@ -234,6 +234,8 @@ def _judged(groups: list[Group], devices: Sequence[str | None], session: Session
                 if isinstance(answer, BaseException):
                     raise answer
                 yield answer
+            pool.close()
+            pool.join()  # the judges have ended too, and their GPUs are free
         finally:
             ended.set()
 
