@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .structure import Vector
 
 # A word in a strategy or a task's name says more than one in a source or an instruction list.
-_KERNEL_WORDS = "SELECT rowid, -rank FROM kernel_words WHERE kernel_words MATCH ? AND rank MATCH 'bm25(2.0, 1.0)' ORDER BY rank LIMIT ?"
-_TASK_WORDS = "SELECT rowid, -rank FROM task_words WHERE task_words MATCH ? AND rank MATCH 'bm25(2.0, 1.0)' ORDER BY rank LIMIT ?"
+# By the value of bm25 SQLite keeps the best few; by the column `rank` FTS5 sorts all that match.
+_WORDS = "SELECT rowid, -bm25({0}, 2.0, 1.0) AS score FROM {0} WHERE {0} MATCH ? ORDER BY score DESC LIMIT ?"
 _ROW = "k.seq, v.seq, t.seq, coalesce(v.speedup_low, 0)"
 _OF_TASK = (  # CROSS JOIN keeps SQLite to this order, in which the index of verdicts by task and speedup serves
     "FROM tasks t CROSS JOIN verdicts v ON v.task_id = t.id CROSS JOIN builds b ON b.id = v.build_id CROSS JOIN kernels k ON k.id = b.kernel_id "
@@ -113,7 +113,7 @@ class Retrieval:
         rows = [row for row, _ in fuse(rows, found)[: _COMPLETED + limit * _POOL]]
         self._complete(found, rows, text, code)
         ranked = fuse(rows, found)[: limit * _POOL]
-        chosen = ranked[:limit] if question.code else self._apart(ranked, limit)
+        chosen = ranked[:limit] if question.code or not ranked else self._apart(ranked, limit)
         return [self._hit(row, score, found, question) for row, score in chosen]
 
     def _vectors(self, question: Question) -> tuple[Vector | None, Vector | None]:
@@ -131,17 +131,24 @@ class Retrieval:
     def _ask(self, question: Question, text: Vector | None, code: Vector | None, count: int) -> Found:
         """What each channel finds, at most `count` a channel."""
         found = Found()
-        match = words.match_any(question.words)
-        if match:
-            found.kernel_words = {r[0]: r[1] for r in self._database.rows(_KERNEL_WORDS, match, count)}
-            found.task_words = {r[0]: r[1] for r in self._database.rows(_TASK_WORDS, match, count)}
-            found.everything = max(len(found.kernel_words), len(found.task_words)) < count
+        for table, scores in (("kernel_words", found.kernel_words), ("task_words", found.task_words)):
+            terms = words.terms(question.words)
+            # bm25 gives words that most rows hold next to nothing, and takes longest for them: they are asked for where the others find too little.
+            for asked in ([t for t in terms if not self._common(table, t)], terms):
+                if len(scores) < count and asked:
+                    scores.update(tuple(row) for row in self._database.rows(_WORDS.format(table), " OR ".join(asked), count))
+            found.everything &= len(scores) < count
         for kind, query, scores in ((STRATEGY, text, found.kernel_text), (TASK, text, found.task_text), (CODE, code, found.code)):
             if query is not None:
                 similar, everything = self._indexes.get(self._id(kind), kind, len(query)).search(query, count)
                 scores.update(_worth(similar))
                 found.everything &= everything
         return found
+
+    def _common(self, table: str, term: str) -> bool:
+        """Whether more than half of the rows hold a word; not known of all, once rows were deleted."""
+        count = f"SELECT 2 * count(*) > (SELECT max(rowid) FROM {table}) FROM {table} WHERE {table} MATCH ?"
+        return bool(self._database.rows(count, term)[0][0])
 
     def _id(self, kind: str) -> str:
         from . import structure
@@ -178,24 +185,20 @@ class Retrieval:
 
     def _apart(self, ranked: Sequence[tuple[Row, float]], limit: int) -> list[tuple[Row, float]]:
         """The best ones by maximal marginal relevance (Carbonell and Goldstein 1998) over the structure of their code."""
+        import numpy as np
+
         from . import structure, vectors
 
         stored = vectors.stored(self._database, structure.MODEL, CODE, [row.kernel for row, _ in ranked])
-        waiting = list(ranked)
-        chosen: list[tuple[Row, float]] = []
-        nearest = [0.0] * len(waiting)
-        while waiting and len(chosen) < limit:
-            worth = [score / ranked[0][1] - _ALIKE * near for (_, score), near in zip(waiting, nearest, strict=True)]
-            best = worth.index(max(worth))
-            taken = waiting.pop(best)
-            nearest.pop(best)
-            chosen.append(taken)
-            if (mine := stored.get(taken[0].kernel)) is not None:
-                nearest = [
-                    max(near, float(mine[0] @ stored[row.kernel][0])) if row.kernel in stored else near
-                    for (row, _), near in zip(waiting, nearest, strict=True)
-                ]  # fmt: skip
-        return chosen
+        unknown = np.zeros((1, structure.DIMENSION), np.float32)
+        code = np.concatenate([stored.get(row.kernel, unknown)[:1] for row, _ in ranked])
+        worth, nearest = np.array([score / ranked[0][1] for _, score in ranked]), np.zeros(len(ranked), np.float32)
+        chosen: list[int] = []
+        while len(chosen) < min(limit, len(ranked)):
+            chosen.append(int((worth - _ALIKE * nearest).argmax()))
+            worth[chosen[-1]] = -np.inf
+            nearest = np.maximum(nearest, code @ code[chosen[-1]])
+        return [ranked[n] for n in chosen]
 
     def _hit(self, found: Row, score: float, scores: Found, question: Question) -> Hit:
         (row,) = self._database.rows(f"SELECT {COLUMNS} FROM {JOINS} WHERE k.seq = ? AND v.seq IS ?", found.kernel, found.verdict)

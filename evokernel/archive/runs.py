@@ -21,6 +21,7 @@ from ..records import Device, Placement, Proposal, Reply, Verdict
 from .database import Database
 
 STALE_S = 900.0
+CONDENSING = -1  # in place of a proposal's number: the call that condenses lessons
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Called:
-    """A model is about to be called for proposal `number`; the most that this can cost is spent until the answer says what it did cost.
+    """A model is about to be called for proposal `number`, or as CONDENSING; the most that this can cost is spent until the answer says what it did.
     `model`: the one that is asked, which is another than the proposal's while that does not answer."""
 
     number: int
@@ -123,6 +124,15 @@ class Confirmed:
 
 
 @dataclass(frozen=True)
+class Condensed:
+    """A model was asked, as number CONDENSING, to condense the lessons of the task, with what it cost. `lessons`: what was kept of its answer."""
+
+    lessons: tuple[str, ...]
+    tokens: int
+    cost_usd: float
+
+
+@dataclass(frozen=True)
 class Failed:
     """We failed, not a candidate: the session ended with this exception and can be resumed."""
 
@@ -142,7 +152,7 @@ class Ended:
     reason: str
 
 
-Event = Started | Asked | Called | Uncalled | Answered | Judged | Confirmed | Failed | Paused | Ended
+Event = Started | Asked | Called | Uncalled | Answered | Judged | Confirmed | Condensed | Failed | Paused | Ended
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,10 @@ CREATE TABLE lessons (
 CREATE INDEX lessons_by_task ON lessons(task_id)
 """
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2)  # entry n leads from schema version n to n + 1; statements end with ";\n"
+# `kernels`: ids of those that a lesson rests on, with blanks between them.
+_VERSION_3 = "ALTER TABLE lessons ADD COLUMN kernels TEXT NOT NULL DEFAULT ''"
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3)  # entry n leads from schema version n to n + 1; statements end with ";\n"
 
 
 def migrate(connection: sqlite3.Connection, path: str, migrations: tuple[str, ...] = MIGRATIONS) -> None:

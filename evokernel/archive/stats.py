@@ -57,6 +57,7 @@ _ATTEMPTS = (
 )
 _VERIFIED = f"FROM verdicts v JOIN builds b ON b.id = v.build_id JOIN tasks t ON t.id = v.task_id WHERE v.status = '{Status.VERIFIED}'"
 _TECHNIQUES = 40
+_CONDENSED = "(SELECT total(json_extract(record, '$.event.cost_usd')) FROM events WHERE kind = 'Condensed')"
 
 
 def stats(database: Database) -> Stats:
@@ -71,7 +72,7 @@ def stats(database: Database) -> Stats:
     features = Counter(feature for row in database.rows(f"SELECT v.features {_VERIFIED}") for feature in row["features"].split())
     return Stats(
         count("tasks"), count("kernels"), count("kernels WHERE quarantined IS NOT NULL"), count("runs"), count("attempts"), count("lessons"),
-        database.rows("SELECT total(cost_usd) FROM attempts")[0][0], by("status", "FROM verdicts"), by("target", "FROM kernels"),
+        database.rows(f"SELECT total(cost_usd) + {_CONDENSED} FROM attempts")[0][0], by("status", "FROM verdicts"), by("target", "FROM kernels"),
         by("origin", "FROM kernels"), by("v.device", _VERIFIED), by("t.name", _VERIFIED), dict(features.most_common(_TECHNIQUES)),
         contributions(database)[0],
     )  # fmt: skip

@@ -111,7 +111,7 @@ def likeness(one: Signature, other: Signature) -> float:
 
 def _tasks_by_likeness(database: Database, task: Task, target: str) -> dict[str, float]:
     """Tasks with verified kernels, this one first, then the likest; 0 (nothing in common) to 2 (the same)."""
-    match = words.match_any(words.telling_words(task))
+    match = " OR ".join(words.terms(words.telling(task.name, task.source)))
     by_words = database.rows(
         "SELECT t.id FROM task_words w JOIN tasks t ON t.seq = w.rowid WHERE task_words MATCH ? ORDER BY bm25(task_words, 4.0, 1.0) LIMIT ?",
         match or '""', _TASKS,

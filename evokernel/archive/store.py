@@ -24,7 +24,7 @@ from .database import Database
 from .lessons import Lesson, Pair
 from .lifecycle import Due, Here, Merged, Pruned
 from .retrieval import Question, Retrieval, by_words
-from .runs import Confirmed, Judged, Logged, RunLog, RunRow, Started
+from .runs import Condensed, Confirmed, Judged, Logged, RunLog, RunRow, Started
 from .search import Entry, Filters, Hit
 from .stats import Contribution, Stats, contributions, stats
 from .stones import Stone
@@ -246,6 +246,12 @@ class Archive:
         """What the verdicts on a task (None: on all) teach, brought up to date, what weighs most first."""
         lessons.distil(self.database, [task_id] if task_id else [r["id"] for r in self.database.rows("SELECT id FROM tasks")])
         return lessons.listed(self.database, task_id, target)
+
+    def condense(self, made: Sequence[Lesson], tokens: int, cost_usd: float, log: RunLog, elapsed_s: float) -> Logged:
+        """Store condensed lessons and the run's event, a Condensed, in one transaction."""
+        with self.database.write() as connection:
+            lessons.condense(connection, made)
+            return log.append_within(connection, Condensed(tuple(lesson.text for lesson in made), tokens, cost_usd), elapsed_s)
 
     def advice(self, task_id: str, target: str, near: Sequence[str] = ()) -> tuple[str, ...]:
         """The few lessons of a task, and of those near it, that prompts show."""

@@ -60,38 +60,29 @@ def unasked(question: Sequence[str]) -> int:
     return max(len(set(map(_stem, question))) - QUERY_WORDS, 0)
 
 
-def match_any(question: Sequence[str]) -> str:
-    """The FTS5 query for "any of these words, or words that begin so"; empty when there is none."""
-    return " OR ".join(_terms(question))
-
-
 def match_all(question: Sequence[str]) -> str:
     """The FTS5 query for "all of these words, or words that begin so"; one that nothing matches when there is none."""
-    return " AND ".join(_terms(question)) or '""'
+    return " AND ".join(terms(question)) or '""'
 
 
 def _stem(word: str) -> str:
     return word.removesuffix("s") if len(word) > 3 else word
 
 
-def _terms(question: Sequence[str]) -> list[str]:
+def terms(question: Sequence[str]) -> list[str]:
+    """Each word of a question as an FTS5 query for it, or for words that begin so."""
     stems = dict.fromkeys(map(_stem, question))
     return [f'"{w}"*' if len(w) > 2 else f'"{w}"' for w in list(stems)[:QUERY_WORDS]]
 
 
 def matched(question: Sequence[str], indexed: str) -> list[str]:
-    """The words of the question that a document (its indexed text) holds, by the rules of `match_any`."""
+    """The words of the question that a document (its indexed text) holds, by the rules of `terms`."""
     held = f" {indexed} "
     return [w for w in dict.fromkeys(question) if f" {_stem(w)}{'' if len(w) > 2 else ' '}" in held]
 
 
-def telling_words(task: Task) -> list[str]:
-    """The words of a task that tell it from others."""
-    return telling(task.name, task.source)
-
-
 def telling(name: str, source: str) -> list[str]:
-    """The same of a task's file."""
+    """The words of a task that tell it from others."""
     found = words(name) + words(source)
     return list(dict.fromkeys(w for w in found if w not in _COMMON and not w.isdigit() and len(w) > 1))
 

@@ -30,7 +30,7 @@ _SPEC = re.compile(r"(?P<provider>[a-z][\w-]*)/(?P<name>[^*\s](?:[^*\n]*?[^*\s])
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a model is asked. `prefix` is the same text in every prompt of a run and target, byte by byte, so that a provider can cache it."""
+    """What a model is asked. `prefix` is the same text in every prompt for a kernel for a target, byte by byte, so that a provider can cache it."""
 
     prefix: str
     rest: str

@@ -53,15 +53,13 @@ def settle(completion: Completion, price: Price | None) -> Reservation:
     return Reservation(completion.input_tokens + completion.output_tokens, cost(completion, price) if price else 0.0)
 
 
-def limit_reached(
-    spent: Reservation, reserved: Reservation, following: Reservation, budget_usd: float | None, budget_tokens: int | None
-) -> str | None:
-    """Why the following call must not begin: what is spent, what calls under way can still use, and it could go over a budget. None: it may."""
-    total = spent + reserved + following
+def limit_reached(spent: Reservation, following: Reservation, budget_usd: float | None, budget_tokens: int | None) -> str | None:
+    """Why the following call must not begin: it could go over a budget, with what is spent (or can be, by calls under way). None: it may."""
+    total = spent + following
     if budget_usd is not None and total.usd > budget_usd:
-        return f"the budget of {budget_usd:g} USD: {spent.usd:.4f} spent, {(reserved + following).usd:.4f} more could be needed"
+        return f"the budget of {budget_usd:g} USD: {spent.usd:.4f} spent, {following.usd:.4f} more could be needed"
     if budget_tokens is not None and total.tokens > budget_tokens:
-        return f"the budget of {budget_tokens} tokens: {spent.tokens} spent, {(reserved + following).tokens} more could be needed"
+        return f"the budget of {budget_tokens} tokens: {spent.tokens} spent, {following.tokens} more could be needed"
     return None
 
 

@@ -49,7 +49,7 @@ def reply_of(completion: Completion, context: OperatorContext, cost_usd: float =
     else:
         try:
             text = read(completion.text, target=context.device.target, parent=parent, stop=completion.stop)
-            note = first_words(text)
+            note = text.lstrip().partition("\n")[0].lstrip("/ *").strip()[:200]  # the first line of a kernel file says what it does
         except NoKernel as reason:
             cut = "the answer was cut off at the limit of output tokens; " if completion.stop == "length" else ""
             note = f"{cut}{reason}"
@@ -64,8 +64,3 @@ def kernel_of(reply: Reply, target: str, device: Device) -> Kernel | Verdict:
         return make_kernel(reply.text, target)
     except KernelFileError as error:
         return unjudged(device, Status.INVALID, str(error))
-
-
-def first_words(text: str) -> str:
-    """The first line of a kernel file, which says what it does."""
-    return text.lstrip().partition("\n")[0].lstrip("/ *").strip()[:200]

@@ -124,16 +124,12 @@ def tune(state: State, best: int) -> Proposal | None:
 def recombine(state: State, rng: random.Random) -> Proposal | None:
     """A pair of different texts that share tunables at different values; fitter ones are likelier, those with only stale children rest."""
     awake = [(1 / (1 + rank), m) for rank, m in enumerate(state.ranked(ELITE)) if m.stale < RESTS_AFTER and m.verdict.config]
-    pairs = [(a * b, _pair(m, n)) for (a, m), (b, n) in combinations(awake, 2) if _differ(state, m, n)]
+    pairs = [(a * b, tuple(sorted((m.kernel_id, n.kernel_id)))) for (a, m), (b, n) in combinations(awake, 2) if _differ(state, m, n)]
     fresh = [(weight, pair) for weight, pair in pairs if (RECOMBINE, pair) not in state.tried]
     if not fresh:
         return None
     chosen = rng.choices([pair for _, pair in fresh], [weight for weight, _ in fresh])[0]
     return _fresh(state, RECOMBINE, chosen)
-
-
-def _pair(one: Member, other: Member) -> tuple[str, ...]:
-    return tuple(sorted((one.kernel_id, other.kernel_id)))
 
 
 def _differ(state: State, one: Member, other: Member) -> bool:

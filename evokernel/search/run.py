@@ -19,18 +19,18 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 
 from .. import operators
-from ..archive.runs import Answered, Asked, Called, Ended, Event, Failed, Logged, Paused, RunLog, RunSettings, Started, StoneRef, Uncalled
+from ..archive.runs import CONDENSING, Answered, Asked, Called, Ended, Event, Failed, Logged, Paused, RunLog, RunSettings, Started, StoneRef, Uncalled
 from ..archive.stones import LATE
 from ..archive.store import Archive
 from ..errors import ArchiveError, ModelError, UsageError
 from ..judge.lane import Judge
 from ..kernelfile import make_kernel
-from ..models import CallSettings, Completion, Model, ModelSpec, Unavailable
+from ..models import CallSettings, Completion, Model, ModelSpec, Prompt, Unavailable
 from ..models.money import Reservation, limit_reached, prices_for, reserve, settle
 from ..models.prices import parse_price
 from ..operators import Answering, OperatorContext
 from ..records import Admission, Attempt, Device, Environment, Kernel, Proposal, Reply, Task, Verdict
-from . import policy
+from . import condensing, policy
 from .asking import context_of, kernel_of, prompt_of, reply_of
 from .policy import START, Stop
 from .state import Member, Pending, State, fold
@@ -161,6 +161,8 @@ class _Session:
             with ThreadPool(CALLS) as self._calling, ThreadPool(1) as self._judging:
                 end = self._advance(admission)
             self._prove(admission)
+            if not isinstance(end, _CutShort):
+                self._condense(admission)
             self._append(Paused() if isinstance(end, _CutShort) else Ended(end.reason))
         except KeyboardInterrupt:
             self._append(Paused())
@@ -213,13 +215,19 @@ class _Session:
             self._submit(self._judging, proposal.number, partial(self._screened, operators.get(proposal.operator).run(context)))
         else:
             prompt, model = prompt_of(context, proposal), self._reachable(proposal.model) or proposal.model
-            most = reserve(prompt, self._calls, self._prices[model])
-            spent, settings = Reservation(*self.state.written.spending.total), self._settings
-            if reason := limit_reached(spent, Reservation(), most, settings.budget_usd, settings.budget_tokens):
+            if reason := self._too_dear(proposal.number, prompt, model, self._calls):
                 return None if self._calling in self._under_way.values() else Stop(reason)  # what those leave over may be enough
-            self._append(Called(proposal.number, most.tokens, most.usd, prompt.hash, model))
             self._submit(self._calling, proposal.number, partial(self._models[model].complete, prompt, self._calls))
         return None
+
+    def _too_dear(self, number: int, prompt: Prompt, model: str, calls: CallSettings) -> str | None:
+        """Why a call must not begin: it could go over the budget. Where it may, it is noted as begun, at the most that it can cost."""
+        most = reserve(prompt, calls, self._prices[model])
+        spent, settings = Reservation(*self.state.written.spending.total), self._settings
+        reason = limit_reached(spent, most, settings.budget_usd, settings.budget_tokens)
+        if not reason:
+            self._append(Called(number, most.tokens, most.usd, prompt.hash, model))
+        return reason
 
     def _context(self, proposal: Proposal, admission: Admission) -> OperatorContext | None:
         return context_of(self.state, self._archive, admission.task, admission.device, proposal)
@@ -312,6 +320,24 @@ class _Session:
             self._judge.restart()
             verdict = self._judge.judge(self._archive.find(best.kernel_id), patience=PROOF_PATIENCE)
             self._see(self._archive.confirm(verdict, admission.task, self._log, self._elapsed_s()))
+
+    def _condense(self, admission: Admission) -> None:
+        """Have a model put the lessons of the task, where they are many, into few sentences. Where that comes to nothing, it has cost its price."""
+        lessons = condensing.due(self._archive.lessons(admission.task.id, self._settings.target)) if self._models else []
+        model = next((m for m, outage in self._outages.items() if outage.over()), None)
+        prompt = condensing.prompt_of(lessons)
+        if not lessons or not model or self._too_dear(CONDENSING, prompt, model, condensing.CALL):
+            return
+        try:
+            with ThreadPool(1) as calling:  # a provider may not be called where an event loop runs, as in a notebook
+                answer = calling.apply(self._models[model].complete, (prompt, condensing.CALL))
+        except (ModelError, Unavailable) as error:
+            if not (isinstance(error, Unavailable) and error.consumed):
+                self._append(Uncalled(CONDENSING))
+            return
+        cost = settle(answer, self._prices[model])
+        made = condensing.read(answer, lessons)
+        self._see(self._archive.condense(made, cost.tokens, cost.usd, self._log, self._elapsed_s()))
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began_s

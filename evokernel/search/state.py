@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ..archive.runs import Answered, Asked, Called, Confirmed, Ended, Judged, Logged, Started, Uncalled
+from ..archive.runs import CONDENSING, Answered, Asked, Called, Condensed, Confirmed, Ended, Judged, Logged, Started, Uncalled
 from ..records import Placement, Proposal, Reply, Status, Verdict
 
 TUNE, RECOMBINE, REPAIR = "tune", "recombine", "repair"
@@ -147,21 +147,22 @@ class State:
                 self.pending[proposal.number] = Pending(proposal, turn=self.written.asked[proposal.operator] - 1)
             case Called(number, tokens, usd, prompt_hash, model):
                 self.written.spending.open.setdefault(number, []).append((tokens, usd))
-                proposal = self.pending[number].proposal
-                self.pending[number].proposal = replace(proposal, prompt_hash=prompt_hash, model=model or proposal.model)
+                if number != CONDENSING:
+                    proposal = self.pending[number].proposal
+                    self.pending[number].proposal = replace(proposal, prompt_hash=prompt_hash, model=model or proposal.model)
             case Uncalled(number):
                 self.written.spending.open[number].pop()
             case Answered(number, reply):
                 self.pending[number].reply = reply
                 self.written.spending.settle(number, reply.input_tokens + reply.output_tokens, reply.cost_usd)
+            case Condensed(_, tokens, usd):
+                self.written.spending.settle(CONDENSING, tokens, usd)
             case Judged():
                 self._judged(logged.event)
             case Confirmed(verdict):
                 self._confirmed(verdict)
             case Ended(reason):
                 self.ended = reason
-            case _:
-                pass
 
     def _judged(self, event: Judged) -> None:
         pending = self.pending.pop(event.number)

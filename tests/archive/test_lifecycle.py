@@ -262,7 +262,7 @@ def test_repair_mends_what_it_can_and_says_what_it_cannot(archive: Archive) -> N
     raw.execute("DELETE FROM kernels WHERE id = ?", (d.id,))
     raw.execute("INSERT INTO edges VALUES (?, ?, NULL, '')", (a.id, b.id))
     raw.execute("UPDATE vectors SET vector = x'00' WHERE seq = 1")
-    raw.execute("INSERT INTO lessons VALUES (99, 'x', 'win', 'cpp', 'gone', 't', 1.5, 1, 1, 1)")
+    raw.execute("INSERT INTO lessons VALUES (99, 'x', 'win', 'cpp', 'gone', 't', 1.5, 1, 1, 1, '')")
     raw.execute("INSERT INTO vectors VALUES (999, 'm', 'code', 12345, 0, x'00000000')")
     raw.execute("PRAGMA foreign_keys = ON")
     problems = archive.check()

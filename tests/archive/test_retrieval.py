@@ -53,6 +53,13 @@ def test_words_of_strategy_and_task_count_and_the_faster_of_equals_is_first(arch
     assert archive.search("", Filters()) == archive.search("gemm", Filters()) == []
 
 
+def test_words_that_most_kernels_hold_are_looked_for_where_others_find_too_little(archive: Archive) -> None:
+    common = [judged(archive, RELU, "Rows.", 300, extra=f"int n{n};") for n in range(10)]
+    rare = judged(archive, RELU, "One pass by Welford over parts, some more words in a long sentence on rows.", 500)
+    assert ids(archive.search("welford rows", Filters()))[0] == rare.id and len(archive.search("welford rows", Filters())) == 11
+    assert set(ids(archive.search("rows", Filters(), 11))) == {k.id for k in (*common, rare)}
+
+
 def test_each_kernel_is_found_once_with_the_verdict_that_fits(archive: Archive) -> None:
     kernel = judged(archive, SOFTMAX, "Rows.", 500)
     with archive.database.write() as connection:

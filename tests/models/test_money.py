@@ -116,11 +116,11 @@ def test_a_prompt_longer_than_its_price_is_known_for_is_not_asked() -> None:
 
 def test_calls_under_way_count_against_the_budget() -> None:
     call = Reservation(1000, 0.4)
-    assert limit_reached(Reservation(), Reservation(), call, None, None) is None
-    assert limit_reached(call, Reservation(), call, 1.0, 10_000) is None
-    assert "1 USD" in (limit_reached(call, call, call, 1.0, None) or "")
-    assert "2500 tokens" in (limit_reached(call, call, call, None, 2500) or "")
-    assert limit_reached(Reservation(), Reservation(), call, 0.0, None) and limit_reached(Reservation(), Reservation(), call, None, 0)
+    assert limit_reached(Reservation(), call, None, None) is None
+    assert limit_reached(call, call, 1.0, 10_000) is None
+    assert "1 USD" in (limit_reached(call + call, call, 1.0, None) or "")
+    assert "2500 tokens" in (limit_reached(call + call, call, None, 2500) or "")
+    assert limit_reached(Reservation(), call, 0.0, None) and limit_reached(Reservation(), call, None, 0)
 
 
 def test_a_budget_in_usd_asks_for_unknown_prices_before_the_run() -> None:

@@ -1,0 +1,40 @@
+"""Lessons condensed by a model, once at the end of a run: when that is worth a call, what it is asked, and what of its answer is kept.
+
+The lessons quote kernels and compilers, so the model sees them as data; and what it says of them is data again. Kept are few short sentences, each of
+which names kernels that the lessons rest on. Whether a sentence is true nobody checks: it can only stand for lessons whose kernels it names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+
+from .. import prompts
+from ..archive.lessons import CONDENSED, SHOWN, Lesson, condensed, standing
+from ..models import CallSettings, Completion, Prompt
+from ..models.reply import without_reasoning
+from ..operators.writing import fenced
+
+CALL = CallSettings("low", max_tokens=4_000, timeout_s=180.0)
+MOST = 4  # sentences
+_BYTES = 20_000
+
+
+def due(found: Sequence[Lesson]) -> list[Lesson]:
+    """Of the lessons of a task and target those to be condensed; none while a prompt has room for all that no model has condensed yet."""
+    raw = [lesson for lesson in found if lesson.kind != CONDENSED and lesson.kernels]
+    return raw if sum(lesson in raw for lesson in standing(found)) > SHOWN else []
+
+
+def prompt_of(lessons: Sequence[Lesson]) -> Prompt:
+    """One line a lesson, with the kernels that it rests on."""
+    lines = [f"- {lesson.line} [{', '.join(lesson.kernels)}]" for lesson in lessons]
+    return Prompt(prompts.render("condense", most=str(MOST)) + "\n\n", fenced("\n".join(lines), _BYTES) + "\n")
+
+
+def read(answer: Completion, lessons: Sequence[Lesson]) -> list[Lesson]:
+    """The first MOST lines of an answer that say something and end with kernels in brackets of which the lessons know one."""
+    lines = (line.rpartition("[") for line in without_reasoning(answer.text).splitlines() if answer.stop != "refused")
+    made = (condensed(text.strip(" -*"), re.findall(r"[0-9a-f]+", named), lessons) for text, _, named in lines)
+    return list(islice(filter(None, made), MOST))
