@@ -165,7 +165,7 @@ def _records(kind: type[T], path: Path, data: bytes) -> list[tuple[int, T]]:
                 raise ValueError(f"its judging protocol is {theirs}, ours {PROTOCOL}; use the evokernel that wrote it, or write it anew")
             if line.strip():
                 found.append((number, decode(kind, value)))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{path}, line {number} is no {kind.__name__} that can be used: {error}. Nothing was judged") from error
     return found
 

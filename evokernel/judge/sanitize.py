@@ -64,7 +64,7 @@ def sanitized(candidate: Candidate, build: Build) -> str:
     Raises:
         Failure: memcheck or racecheck reports an error in one of the kernel's own functions.
     """
-    shop, functions = candidate.shop, {launch.function.partition("<")[0].rpartition("::")[2] for launch in build.plan.launches}
+    shop, functions = candidate.shop, {re.split(r"::(?![^<]*>)", one.function)[-1].partition("<")[0] for one in build.plan.launches}
     program = shutil.which(PROGRAM, path=shop.environ.get("PATH"))
     if program is None or not functions:
         return "not run: the plan launches no kernel of its own" if program else f"not run: {PROGRAM} (CUDA toolkit) is not on the path"
@@ -122,7 +122,7 @@ def _watched(tool: list[str], folder: Path, environment: Mapping[str, str], func
 
 def read(said: str, functions: Iterable[str]) -> Report:
     """The report in a tool's output. A paragraph counts when it names one of the kernel's own functions; addresses of buffers become their names."""
-    own = re.compile(rf"(?<![\w:])(?:\w+::)*(?:{'|'.join(map(re.escape, functions))})\s*[(<+]")
+    own = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, functions))})\s*[(<+]")  # in whatever namespace: it may have no name
     names = {address: f"`{name.partition('@')[0]}`" for name, address in re.findall(r"^buffer (\S+) (0x\w+)$", said, re.MULTILINE)}
     theirs = "\n".join(line[9:] for line in said.splitlines() if line.startswith("========="))
     named = re.sub(r"0x\w+", lambda m: names.get(m[0], m[0]), theirs)

@@ -33,14 +33,14 @@ def check_code(text: str, target: str, constants: Mapping[str, Place]) -> None:
     """
     if match := re.search(r"\?\?[=/'()!<>-]", text):
         raise place_at(text, match.start()).error("trigraphs are refused; write the character itself")
-    words = {**_WORDS["both"], **_WORDS[target]}
+    if match := re.search(r"\\(?!\r?\n)[^\S\n]+\n", text):
+        raise place_at(text, match.start()).error("blanks behind the backslash at the end of a line: compilers differ about them; remove them")
     stream = [t for t in tokens(text) if t.kind not in ("comment", "space")]
+    _check_words(text, stream, target)
     begin_of_line = True
     for index, token in enumerate(stream):
         if token.kind == "splice" and _splits_a_word(text, token):
             raise place_at(text, token.offset).error("a line continuation inside a word is refused; keep the word on one line")
-        if token.kind == "word" and token.text in words:
-            raise place_at(text, token.offset).error(f"{token.text} is refused: {words[token.text]}")
         if token.kind == "word" and token.text in constants:
             _check_constant(text, stream, index, constants)
         if begin_of_line and token.text in ("#", "%"):
@@ -50,7 +50,22 @@ def check_code(text: str, target: str, constants: Mapping[str, Place]) -> None:
         elif token.text == "<<" and text.startswith("<<<", token.offset):
             place = place_at(text, token.offset)
             raise place.error("`<<<` launches from code are refused; write a plan line: // @launch kernel<<<grid, block>>>(args)")
-        begin_of_line = token.kind == "newline"
+        begin_of_line = token.kind == "newline" or (begin_of_line and token.kind == "splice")
+
+
+def _check_words(text: str, stream: list[Token], target: str) -> None:
+    """Refuse words, and words of the preprocessor that the file's own could be pasted to (`##`; a header's macro puts `__` in front)."""
+    first: dict[str, int] = {}
+    for token in reversed(stream):
+        first[token.text] = token.offset
+    for word, why in _WORDS[target].items():
+        if word in first:
+            raise place_at(text, first[word]).error(f"{word} is refused: {why}")
+    for word, why in _WORDS["both"].items():
+        pieces = [t for t in first if t in word]
+        if pieces and re.fullmatch(f"(?:__)?(?:{'|'.join(map(re.escape, pieces))})+", word):
+            at = first[max(pieces, key=len)]
+            raise place_at(text, at).error(f"{word} is refused, in pieces too: {why}")
 
 
 def _splits_a_word(text: str, token: Token) -> bool:

@@ -175,6 +175,11 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Number], int, int]] = {  # function,
     "min": (min, 2, 16), "max": (max, 2, 16), "cdiv": (cdiv, 2, 2), "next_pow2": (next_pow2, 1, 1), "ilog2": (ilog2, 1, 1),
     "int": (int, 1, 1), "float": (float, 1, 1),
 }  # fmt: skip
+_SPELLED = {  # what other languages call for it
+    "numel": "x.numel", "size": "x.shape[0] or x.numel", "len": "x.shape[0]", "dim": "x.ndim", "stride": "x.stride[0]",
+    "is_contiguous": "x.contiguous", "data_ptr": "x, the tensor itself", "dim3": "(2, 3), a tuple", "ceil": "cdiv(a, b)",
+    "ceildiv": "cdiv(a, b)", "ceil_div": "cdiv(a, b)",
+}  # fmt: skip
 
 
 @dataclass
@@ -292,7 +297,9 @@ class _Walker:
         if name == "occupancy":
             return self._occupancy(node, depth)
         if name not in FUNCTIONS:
-            raise self.expression.error(f"unknown function {name or ast.unparse(node.func)[:40]!r}; {suggest(name, FUNCTIONS)}", node)
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else name
+            hint = f"in a plan that is {_SPELLED[called]}" if called in _SPELLED else suggest(name, FUNCTIONS)
+            raise self.expression.error(f"unknown function {name or ast.unparse(node.func)[:40]!r}; {hint}", node)
         function, fewest, most = FUNCTIONS[name]
         if node.keywords or not fewest <= len(node.args) <= most:
             raise self.expression.error(f"{name} takes {fewest if fewest == most else f'{fewest} to {most}'} argument(s)", node)

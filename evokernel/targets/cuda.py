@@ -129,15 +129,14 @@ def _compile(source: Source, plan: Plan, options: tuple[str, ...], work: Path) -
     """Raises: BuildError, KernelFileError."""
     names = list(dict.fromkeys(launch.function for launch in plan.launches))
     lines = [next(launch.line for launch in plan.launches if launch.function == name) for name in names]
-    unit = source.unit()
-    made = nvrtc.compile_source(unit, names, options)
+    made = nvrtc.compile_source(source.unit(), names, options)
     if not made.ok:
         raise BuildError(nvrtc.message_of(made, plan.code, lines))
     (work / "kernel.cubin").write_bytes(made.cubin)
     cubin = ObjectFile(work / "kernel.cubin")
     check_instructions(made.ptx, plan.code)
     check_calls(cubin, plan.code)
-    check_state(cubin, made, plan.code, lambda more: nvrtc.compile_source(f"{unit}\n{more}", (), options))
+    check_state(made.ptx, plan.code)
     symbols = dict(zip(names, made.lowered, strict=True))
     entries = tuple(_entry(symbols[launch.function], made) for launch in plan.launches)
     return Build(code_hash(cubin, [e.symbol for e in entries]), cubin.code_bytes, features(made.ptx), entries)

@@ -17,13 +17,8 @@ _INTEGERS = {
     "long": "q", "unsigned long": "Q", "long long": "q", "unsigned long long": "Q",
 }  # fmt: skip
 _NUMBERS = {"bool": "?", **_INTEGERS, "float": "f", "double": "d"}
-_VECTORS = {
-    "float": ("float2", "float3", "float4"), "double": ("double2", "double3", "double4"), "__half": ("__half2",),
-    "__nv_bfloat16": ("__nv_bfloat162",), "char": ("char2", "char3", "char4"), "unsigned char": ("uchar2", "uchar3", "uchar4"),
-    "short": ("short2", "short3", "short4"), "unsigned short": ("ushort2", "ushort3", "ushort4"), "int": ("int2", "int3", "int4"),
-    "unsigned int": ("uint2", "uint3", "uint4"), "long": ("long2", "long3", "long4"), "unsigned long": ("ulong2", "ulong3", "ulong4"),
-    "long long": ("longlong2", "longlong3", "longlong4"), "unsigned long long": ("ulonglong2", "ulonglong3", "ulonglong4"), "bool": (),
-}  # fmt: skip
+_VECTORS = {t: [f"{t.replace('unsigned ', 'u').replace(' ', '')}{n}" for n in (1, 2, 3, 4)] for t in (*_INTEGERS, "float", "double")}
+_VECTORS |= {"__half": ["__half2"], "__nv_bfloat16": ["__nv_bfloat162"]}
 _ELEMENTS = {  # a dtype's own types, then raw types of its width
     "float64": ("double", "long long", "unsigned long long", "long", "unsigned long"), "float32": ("float", "int", "unsigned int"),
     "float16": ("__half", "unsigned short", "short"), "bfloat16": ("__nv_bfloat16", "unsigned short", "short"),

@@ -1,25 +1,22 @@
 """What the compiled form of a cuda kernel may not hold, and why.
 
-Guards against: variables of the candidate's own that survive a launch, managed memory, device-side allocation, printing and assertions,
-clocks and launch counters, cache policies that outlive a launch. Looks at PTX and at the symbols of the cubin, so macros and inline assembly
-hide nothing. Does not guard against state in places that have no symbol (constant memory written through a generic address, residue of
-local or shared memory), nor against a constant that is written through a cast, nor against all disguises of a function-local static: a
-judge that gives each call fresh data and poisoned buffers, and verifies what it times, stands behind those.
+Guards against: variables that a launch could write and that survive it (constants and parameters of kernels too), managed memory, device-side
+allocation, printing and assertions, clocks and launch counters, cache policies that outlive a launch. Looks at PTX and at the symbols of the cubin,
+so macros, casts and inline assembly hide nothing. Does not guard against state in places that nothing in PTX names (addresses that are guessed or
+searched for, code, residue of local or shared memory): a judge that gives each call fresh data and poisoned buffers, and verifies what it times,
+stands behind those.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ..kernelfile import KernelFileError
-from ..kernelfile.scan import tokens
 from .cuda_arguments import demangled
 from .cuda_source import refuse
-from .nvrtc import STATE, Compilation, errors_of
-from .objectfile import SHF_EXECINSTR, STT_OBJECT, ObjectFile
+from .objectfile import SHF_EXECINSTR, ObjectFile
 from .refusals import plain_name
 
 _STT_FUNC = 2
@@ -40,21 +37,11 @@ _CALLS = (
     (re.compile(r"__assert_?fail"), "a kernel has no assertions; remove them", ("assert", "__assert_fail", "__assertfail")),
     (re.compile(r"cuda\w+"), "a kernel launches nothing; describe launches in plan lines", ()),
 )
-# Tables that the compiler's own math library brings.
-_MATH_TABLES = re.compile(r"__cudart_(?:i2opi_[fd]|sin_cos_coeffs)")
-_VECTORS = [f"{t}{n}" for t in ("char uchar short ushort int uint long ulong longlong ulonglong float double".split()) for n in (1, 2, 3, 4)]  # noqa: SIM905
-# Constant is: a const number, vector or object without members, or an array of them. A class of the file's own could have mutable members.
-_TRAIT = "\n".join([
-    "template <class T> struct evokernel_plain { static constexpr bool value = !__is_union(T) && (!__is_class(T) || __is_empty(T)); };",
-    *(f"template <> struct evokernel_plain<::{v}> {{ static constexpr bool value = true; }};" for v in _VECTORS),
-    "template <class T> struct evokernel_fixed { static constexpr bool value = false; };",
-    "template <class T> struct evokernel_fixed<const T> { static constexpr bool value = evokernel_plain<T>::value; };",
-    "template <class T> struct evokernel_fixed<const volatile T> { static constexpr bool value = false; };",
-    "template <class T, unsigned long N> struct evokernel_fixed<T[N]> : evokernel_fixed<T> {};",
-    "template <class T, unsigned long N> struct evokernel_fixed<const T[N]> : evokernel_fixed<const T> {};",
-    "template <class T, unsigned long N> struct evokernel_fixed<const volatile T[N]> { static constexpr bool value = false; };",
-    "template <int I, class T> struct evokernel_constant { static_assert(evokernel_fixed<T>::value); };",
-])  # fmt: skip
+_NAME = re.compile(r"(?<![\w$%.])[%$A-Za-z_][\w$]*")  # of an operand
+_STATEMENT = re.compile(r"\s*(?:[%$\w]+\s*:(?!:)\s*)*(?:@!?\s*[%$\w]+\s*)?([\w.:]*)(.*)", re.DOTALL)  # labels, a guard, the operation, its operands
+# What leaves an address one and tells nothing of its bits, and which of the sources may be it; not with a carry, not as a float.
+_MOVES = {"mov": {0}, "cvta": {0}, "add": {0, 1}, "sub": {0}, "mad": {2}, "selp": {0, 1}}
+_MOVE = re.compile(r"(mov|cvta|add|sub|mad|selp)\.(?!.*(?:\bcc\b|f\d))")
 _FEATURES = (
     ("tensor_cores", r"\b(?:wmma|mma|wgmma|tcgen05)\.\w"), ("wgmma", r"\bwgmma\."), ("tcgen05", r"\btcgen05\."), ("async_copies", r"\bcp\.async"),
     ("bulk_copies", r"\bcp\.(?:reduce\.)?async\.bulk"),
@@ -92,82 +79,67 @@ def check_calls(cubin: ObjectFile, code: str) -> None:
             raise refuse(f"{name} is not allowed: {message}", code, (*words, name))
 
 
-def check_state(cubin: ObjectFile, made: Compilation, code: str, ask: Callable[[str], Compilation]) -> None:
-    """Refuse variables in global memory that are used and not constant. `ask` compiles the same unit with more text behind it: the compiler
-    itself says which types are const.
+def check_state(ptx: str, code: str) -> None:
+    """Refuse what could write a variable that outlives a launch, a constant or a kernel's parameter: such an address is only read from, and
+    nothing but an offset is added to it. How the source declares and spells the variable does not matter.
 
     Raises:
-        KernelFileError: a writable variable, at its first use in the source.
+        KernelFileError: the first instruction that does more, at the variable's first use in the source.
     """
-    uses = Counter(re.findall(r"[\w$]+", made.ptx))
-    # Headers bring hundreds that no instruction names; one that PTX does not know at all comes from inline assembly.
-    names = [n for n in _global_variables(cubin) if uses[n] != 1 and not _MATH_TABLES.fullmatch(n)]
-    for name in names:
-        if name.startswith("_ZZ") and not _declared_constant(_last_name(name), code):
-            raise _state_refused(name, code)
-    names = [n for n in names if not n.startswith("_ZZ")]
-    if not names:
-        return
-    answer = ask(_questions(names))
-    if answer.ok:
-        return
-    for file, line, _, text in errors_of(answer.log):
-        said = re.search(rf"at line (\d+) of {STATE}", text)
-        number = line if file == STATE else int(said[1]) if said else 0
-        if 1 <= number <= len(names):
-            raise _state_refused(names[number - 1], code)
-    raise KernelFileError("the variables in global memory could not be checked; use `constexpr`, `__constant__` tables or parameters instead")
+    kept, bodies = _statements(ptx, code)
+    for body in bodies:
+        holds, known = {name: name for name in kept}, 0  # a variable, or a register with its address -> the variable
+        while known != len(holds):
+            known = len(holds)
+            for operation, operands in body:
+                found = [holds[n] for n in _NAME.findall(operands) if n in holds]
+                if not found or operation.startswith("ld."):
+                    continue
+                target, *sources = operands.split(",")
+                at = {i for i, source in enumerate(sources) if not holds.keys().isdisjoint(_NAME.findall(source))}
+                move = _MOVE.match(operation)
+                if not move or not at <= _MOVES[move[1]] or (len(at) > 1 and move[1] != "selp") or "(" in operands:
+                    raise _state_refused(found[0], f"`{operation or operands.strip()[:40]}` does more", code)
+                if at:
+                    holds.update((n, found[-1]) for n in _NAME.findall(target) if n not in holds)
 
 
-def _global_variables(cubin: ObjectFile) -> list[str]:
-    """Symbols of the variables that stand in writable device memory, sorted."""
-    of_a_launch = (".nv.shared", ".nv.local", ".nv.reservedSmem", ".nv.constant")
-    sections = {i for i, s in enumerate(cubin.sections) if s.writable and not s.name.startswith(of_a_launch)}
-    return sorted({s.name for s in cubin.symbols if s.section in sections and s.kind == STT_OBJECT})
+def _statements(ptx: str, code: str) -> tuple[set[str], list[list[tuple[str, str]]]]:
+    """What outlives a launch: variables in global and constant memory, and kernels' parameters. And each function's instructions with operands.
+
+    Raises:
+        KernelFileError: the initial value of a variable is an address.
+    """
+    text = re.sub(r'"[^"]*"|//[^\n]*|/\*.*?\*/', " ", ptx, flags=re.DOTALL)  # PTX strings know no escapes, its comments no line continuation
+    for _ in range(2):
+        text = re.sub(r"\{([^{};]*)\}", r"(\1)", text)  # vectors and initial values; the braces that stay are scopes
+    kept: set[str] = set()
+    bodies: list[list[tuple[str, str]]] = [[]]
+    depth = 0
+    for piece in re.findall(r"[{}]|[^;{}]+", text):
+        depth += (piece == "{") - (piece == "}")
+        if piece == "}" and not depth:
+            bodies.append([])
+        operation, operands = _STATEMENT.findall(piece)[0]
+        if not operation.startswith("."):
+            bodies[-1].append((operation, operands))
+        if re.search(r"(?<!\w)\.(?:global|const|entry)\b", piece):
+            declared, _, value = piece.partition("=")
+            kept.update(names := _NAME.findall(declared))
+            if names and _NAME.search(value):
+                raise _state_refused(names[0], "it holds an address", code)
+    return kept, bodies
 
 
-def _questions(names: Sequence[str]) -> str:
-    """Explicit instantiations that fail where a variable can be written; they may name private members. No macro of the file reaches them."""
-    asked = [f'#line {i} "{STATE}"\ntemplate struct evokernel_constant<{i}, decltype(::{_spelled(n)})>;' for i, n in enumerate(names, start=1)]
-    words = sorted(set(re.findall(r"[A-Za-z_]\w*", "\n".join([_TRAIT, *asked]))) - {"line"})
-    return "\n".join([*(f"#undef {w}" for w in words), _TRAIT, *asked])
-
-
-def _spelled(name: str) -> str:
-    return re.sub(r"\(anonymous namespace\)::|_INTERNAL_\w+::", "", demangled(name))
-
-
-def _last_name(symbol: str) -> str:
-    """`S::v<int>` is v; a name from inline assembly loses what ptxas added."""
-    name = _spelled(symbol)
+def _state_refused(symbol: str, reason: str, code: str) -> KernelFileError:
+    """About the variable itself, which is the last name of `S::v<int>`, or about a kernel's parameter."""
+    parameter = re.fullmatch(r"(_Z.+)_param_\d+", symbol)
+    name = demangled(parameter[1] if parameter else symbol)
     while (shorter := re.sub(r"<[^<>]*>|\([^()]*\)", "", name)) != name:
         name = shorter
-    return re.sub(r"^\$__|__\d+$", "", name.rsplit("::", 1)[-1]) if symbol.startswith("$") else name.rsplit("::", 1)[-1]
-
-
-def _declared_constant(name: str, code: str) -> bool:
-    """Whether every `static` declaration of a name in the code says that it is constant."""
-    statement: list[str] = []
-    seen = constant = 0
-    for token in tokens(code):
-        if token.kind in ("comment", "space", "newline", "splice"):
-            continue
-        if token.text in (";", "{", "}"):
-            statement = []
-            continue
-        if token.text == name and "static" in statement and "=" not in statement:
-            seen += 1
-            constant += bool({"const", "constexpr"} & set(statement))
-        statement.append(token.text)
-    return 0 < seen == constant
-
-
-def _state_refused(symbol: str, code: str) -> KernelFileError:
-    name = _last_name(symbol)
-    message = (
-        f"{name} is a writable global or static variable, which survives a launch: make it local, or a constexpr or __constant__ number, "
-        f"vector or array of those, or {_SCRATCH}"
-    )
+    name = name.rsplit("::", 1)[-1].removeprefix("void ")
+    what = f"a parameter of {name}" if parameter else name
+    message = f"{what} survives a launch and may only be read where it is named, as in TABLE[i]; {reason}: make it local, or {_SCRATCH}"
     return refuse(message, code, (name, "static", "__device__"), re.escape(name))
 
 

@@ -25,17 +25,19 @@ from pathlib import Path
 
 from ..errors import JudgeError
 from ..kernelfile import KernelFileError
+from ..kernelfile.located import place_at
+from ..kernelfile.scan import tokens
 from .compiler import MESSAGE_LINES
 
 TIME_LIMIT_S = 60.0
 PACKAGES = ("cuda-core", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")
-KERNEL, STATE = "kernel.cu", "device-state"  # file names that `#line` gives to the code and to the questions about variables
+KERNEL = "kernel.cu"  # the name that `#line` gives to the code
 _NAME_MAP, _FIRST_NAME_LINE = "__nv_name_map", 2
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """What NVRTC made: device code, PTX, and the mangled name of each name expression; empty where `ok` is false."""
+    """What NVRTC made: device code, PTX, and the mangled name of each name expression; empty where `ok` is false, but for PTX that ptxas refused."""
 
     ok: bool
     log: str
@@ -117,7 +119,7 @@ class _Worker:
             if reply.get("ours"):
                 raise JudgeError(f"NVRTC does not take its options: {reply['log'].strip()[:300]}")
             if not reply["ok"]:
-                return Compilation(False, reply["log"])
+                return Compilation(False, reply["log"], ptx=reply["ptx"])
             return Compilation(True, reply["log"], base64.b64decode(reply["cubin"]), reply["ptx"], tuple(reply["lowered"]))
         except (BrokenPipeError, json.JSONDecodeError, binascii.Error):
             return None
@@ -159,21 +161,23 @@ def compile_source(source: str, names: Sequence[str], options: Sequence[str]) ->
 
 
 _DIAGNOSTIC = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?:catastrophic )?error(?: #\d+(?:-D)?)?: (?P<text>.*)$")
-_PTXAS = re.compile(r"^(?:ptxas|nvlink)\s*(?:fatal|error)\s*: (.*)$")
+_PTXAS = re.compile(r"^\0?(?:ptxas|nvlink)(?: application ptx input, line (\d+);)?\s*(?:fatal|error)\s*: (.*)$")
 _HINTS = (
     (re.compile(r'identifier "(cuda[A-Z]\w*|torch|at|c10|dim3_launch)"'), "; a kernel file holds device code only: describe launches in plan lines"),
     (re.compile(r'identifier "(torch|at|c10|std)"|namespace "std" has no member'), "; there is no host library here: use <cuda/std/...> headers"),
     (re.compile(r"__host__ function|device-side kernel launch"), "; a kernel file holds device code only: describe launches in plan lines"),
+    (re.compile(r"too much global constant data"), "; `__constant__` holds 65536 bytes in all: declare larger tables `__device__ const`"),
     (re.compile(r"too much shared data"), "; over 48 KB use `extern __shared__` and give the size in <<<grid, block, bytes>>>"),
 )
 
 
 def errors_of(log: str) -> list[tuple[str, int, int, str]]:
-    """(file, line, column, text) of each error in an NVRTC log; column 0 where it is not shown. Lines of ptxas have the file ""."""
+    """(file, line, column, text) of each error in an NVRTC log; column 0 where it is not shown. Errors of ptxas have
+    the file "" and the line of the PTX, or 0."""
     lines, found = log.split("\n"), []
     for index, line in enumerate(lines):
         if match := _PTXAS.match(line):
-            found.append(("", 0, 0, match[1]))
+            found.append(("", int(match[1] or 0), 0, match[2]))
         if not (match := _DIAGNOSTIC.match(line)):
             continue
         text, column = match["text"], 0
@@ -196,14 +200,17 @@ def message_of(compilation: Compilation, code: str, launch_lines: Sequence[int])
     if not compilation.log:
         return f"the compiler did not finish within {TIME_LIMIT_S:.0f} s and 8 GiB: use less template recursion, unrolling and constexpr computation"
     source, shown, seen = code.split("\n"), [], set()
-    for file, number, column, raw in errors_of(compilation.log):
-        if "Error in parsing name expression" in raw:
+    errors = errors_of(compilation.log)
+    for file, number, column, raw in errors:
+        if "Error in parsing name expression" in raw or ("Ptx assembly aborted" in raw and len(errors) > 1):
             continue
         of_launch = file == _NAME_MAP
         line = launch_lines[min(max(number - _FIRST_NAME_LINE, 0), len(launch_lines) - 1)] if of_launch else number
         text = _tidy(raw).removesuffix(".") + next((hint for pattern, hint in _HINTS if pattern.search(raw)), "")
         where = f"error: in this launch: {_name_error(text)}" if of_launch else f"error: {text}"
-        if (of_launch or file == KERNEL) and 0 < line <= len(source):
+        if not file and number:
+            entry = str(_of_assembly(where, "".join(compilation.ptx.split("\n")[number - 1 : number]).strip(), code))
+        elif (of_launch or file == KERNEL) and 0 < line <= len(source):
             entry = str(KernelFileError(where, line, 0 if of_launch else column, _tidy(source[line - 1])))
         else:
             entry = f"{where} (in <{file.rsplit('/', 1)[-1]}>)" if file else where
@@ -213,6 +220,15 @@ def message_of(compilation: Compilation, code: str, launch_lines: Sequence[int])
     if not shown:
         shown = [_tidy(line) for line in compilation.log.split("\n") if line.strip()]
     return "\n".join(shown[:MESSAGE_LINES])
+
+
+def _of_assembly(message: str, instruction: str, code: str) -> KernelFileError:
+    """A message of ptxas with the instruction it is about, at the first string of the code that names its operation."""
+    message = f"{message}: {_tidy(instruction)}"
+    operation = next((word for word in instruction.split() if not word.startswith(("@", "{")) and "." in word), "\0")
+    found = (t.offset + t.text.find(operation) for t in tokens(code) if t.kind in ("string", "raw") and operation in t.text)
+    place = next(found, None)
+    return KernelFileError(message) if place is None else place_at(code, place).error(message)
 
 
 def _tidy(text: str) -> str:

@@ -6,7 +6,7 @@ live as long as the process: NVRTC maps them at fixed addresses. It says "ready"
 
     {"source": text, "names": [name expressions], "options": [...]}
     -> {"ok": true, "log": text, "cubin": base64, "ptx": text, "lowered": [mangled names]}
-    -> {"ok": false, "log": text}, with "ours" where an option was refused, which is not the source's fault
+    -> {"ok": false, "log": text, "ptx": text where ptxas refused it}, with "ours" where an option was refused, which is not the source's fault
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def answer(request: dict[str, Any], pch_folder: Path) -> dict[str, Any]:
         nvrtc.nvrtcAddNameExpression(program, name.encode())
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
     log = _bytes(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode("utf-8", "replace").strip("\0 ")
+    ptx = _bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).decode("utf-8", "replace").strip("\0")
     if int(status):
-        reply: dict[str, Any] = {"ok": False, "log": log or nvrtc.nvrtcGetErrorString(status)[1].decode()}
+        reply: dict[str, Any] = {"ok": False, "log": log or nvrtc.nvrtcGetErrorString(status)[1].decode(), "ptx": ptx}
         if status == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
             reply["ours"] = True
     else:
         cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-        ptx = _bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).decode("utf-8", "replace").strip("\0")
         lowered = [nvrtc.nvrtcGetLoweredName(program, name.encode())[1].decode() for name in names]
         reply = {"ok": True, "log": log, "cubin": base64.b64encode(cubin).decode(), "ptx": ptx, "lowered": lowered}
     nvrtc.nvrtcDestroyProgram(program)

@@ -222,7 +222,7 @@ def test_a_line_that_cannot_be_used_is_named_and_nothing_is_judged(
     refused(tmp_path, rf"c.jsonl, line 3(.|\n)*{says}")
 
 
-@pytest.mark.parametrize("text", ["{", "\xff", '{"protocol": '])
+@pytest.mark.parametrize("text", ["{", "\xff", '{"protocol": ', "[" * 100_000])
 def test_what_is_no_json_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "c.jsonl").write_bytes(text.encode("latin-1"))
     refused(tmp_path, "c.jsonl, line 1")

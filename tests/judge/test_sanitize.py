@@ -44,6 +44,8 @@ def test_a_report_about_the_kernels_own_code_counts_and_names_buffers() -> None:
     assert "kernel.cu:14" in error and "by thread (3,0,0) in block (63,0,0)" in error
     assert "nearest allocation at `x` of size 133,120 bytes" in error
     assert sanitize.read(LIBRARY, {"rows"}) == sanitize.Report()
+    for place in ("<unnamed>::", "(anonymous namespace)::", "outer::<unnamed>::", "kinds<(int)4>::", ""):
+        assert len(sanitize.read(OUTSIDE.replace("norm::", place), {"rows"}).errors) == 1, place
     assert sanitize.read(f"{BEGIN}========= ERROR SUMMARY: 0 errors\n", {"rows"}).text == "clean"
 
 

@@ -26,6 +26,8 @@ OK = "// @launch f(x, out)\n"
         ("// @const A = 1 +\n// @+   y_", 2, 9, ["unknown name 'y_'"]),
         ("// @const A = x + 1", 1, 15, ["x is a tensor here"]),
         ("// @const A = __import__('os')", 1, 15, ["unknown function"]),
+        ("// @const A = x.numel()", 1, 15, ["unknown function 'x.numel'; in a plan that is x.numel"]),
+        ("// @const A = len(x)", 1, 15, ["in a plan that is x.shape[0]"]),
         ("// @const A = [1, 2]", 1, 15, ["not part of the expression language"]),
         ("// @const A = 'text'", 1, 15, ["not a number"]),
         ("// @const A = 0x10", 1, 15, ["decimal"]),
@@ -92,6 +94,12 @@ def test_huge_expressions_are_refused_and_not_evaluated(expression: str) -> None
         ('void g() { a\\\nsm(""); }', "inside a word"),
         ("void g() { k<<<1, 2>>>(); }", "// @launch kernel<<<grid, block>>>(args)"),
         ("#if __has_include(<x>)\n#endif", "__has_include is refused"),
+        ('#define P(a, b) a##b\n#if P(__has_, include)("x")\n#endif', "__has_include is refused"),
+        ('%:define P(a, b) a%:%:b\n#if P(__h, P(as_incl, ude))("x")\n#endif', "__has_include is refused"),
+        ("#define P(a, b) a##b\nconst char* p = P(__DA, TE__);", "__DATE__ is refused"),
+        ("#if _CCCL_CHECK_BUILTIN(has_include)\n#endif", "__has_include is refused"),
+        ('\\\n#include "/etc/passwd"', "no quotes"),
+        ('// a comment \\ \n#include "/etc/passwd"', "blanks behind the backslash"),
     ],
 )
 def test_code_that_is_refused(code: str, words: str) -> None:

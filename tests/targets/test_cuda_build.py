@@ -92,6 +92,37 @@ def test_honest_habits_are_accepted(build_directory: Path, body: str, before: st
     assert build(with_body(body, before), build_directory).resources.code_bytes > 0
 
 
+@pytest.mark.parametrize(
+    ("body", "before", "words"),
+    [
+        (
+            'asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0}, {%0}, {%0}, {%0};" : "+f"(out[0]));', "",
+            "line 4, column 15: error: Argument vector size mismatch for instruction 'mma': mma.sync.aligned.m16n8k8",
+        ),
+        ("out[0] = TABLE[n];", "__constant__ float TABLE[20000] = {1};", "too much global constant data .* `__constant__` holds 65536 bytes in all"),
+    ],
+)  # fmt: skip
+def test_what_the_assembler_refuses_has_its_reason(build_directory: Path, body: str, before: str, words: str) -> None:
+    with pytest.raises(BuildError, match=f"^(?:error: File uses )?{words}") as caught:
+        build(with_body(body, before), build_directory)
+    assert "aborted" not in str(caught.value) and "ptxas" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "before"),
+    [
+        (
+            "out[0] = one_of(TABLE, n) + one_of(x, n);",
+            "constexpr float TABLE[4] = {1, 2};\n__noinline__ float one_of(const float* t, int i) { return t[i]; }",
+        ),
+        ("const float* both[2] = {TABLE, TABLE + 2};\nout[0] = both[n & 1][n & 2];", "constexpr float TABLE[4] = {1, 2};"),
+    ],
+)
+def test_a_table_whose_address_is_given_away_is_refused_with_advice(build_directory: Path, body: str, before: str) -> None:
+    with pytest.raises(KernelFileError, match=r"line 2, column 17: TABLE survives a launch and may only be read where it is named, as in TABLE\[i\]"):
+        build(with_body(body, before), build_directory)
+
+
 def test_the_libraries_of_the_toolkit_are_there_without_a_toolkit(build_directory: Path) -> None:
     """One kernel with most of them: each header set costs seconds once."""
     before = "\n".join(f"#include <{h}>" for h in ("cuda_fp16.h", "mma.h", "cooperative_groups.h", "cub/block/block_reduce.cuh", "cuda/barrier"))
@@ -165,9 +196,9 @@ def test_arguments_are_checked_against_the_parameters(build_directory: Path, par
 
 def test_every_dtype_is_passed_to_its_types(build_directory: Path) -> None:
     accepted = {
-        "float64": ("double", "double2"), "float32": ("float", "float4", "unsigned", "uint4"),
+        "float64": ("double", "double2"), "float32": ("float", "float1", "float4", "unsigned", "uint4"),
         "float16": ("half", "half2", "unsigned short", "uint4"),
-        "bfloat16": ("__nv_bfloat16", "__nv_bfloat162", "unsigned short"), "int64": ("long long", "int64_t", "long", "longlong2"),
+        "bfloat16": ("__nv_bfloat16", "__nv_bfloat162", "unsigned short"), "int64": ("long long", "int64_t", "long", "longlong1", "longlong2"),
         "int32": ("int", "int4", "unsigned"), "int16": ("short", "short2"), "int8": ("int8_t", "char", "char4"), "uint8": ("uint8_t", "uchar4"),
         "bool": ("bool", "unsigned char"),
     }  # fmt: skip
