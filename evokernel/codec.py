@@ -49,6 +49,8 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _decode(kind: Any, value: Json) -> Any:
+    if kind in (str, int, float, bool):  # most values by far
+        return _plain(kind, value)
     origin = typing.get_origin(kind)
     if origin in (Union, types.UnionType):
         return _decode_union(typing.get_args(kind), value)

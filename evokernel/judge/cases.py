@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -22,7 +23,8 @@ from .compare import Budget, Measured, Place, block_errors, budget_of, compare, 
 from .inputs import OWN, InputPlan, redraw_weights, secret_seed
 from .truth import Expected, Truth, evaluate, one_thread, rounded, truth_of
 
-OWN_DRAWS = 3  # of the timed variant; other variants get one
+OWN_DRAWS = 4  # of the timed variant; other variants get one
+_UNSEEN, _FEWEST_UNSEEN = 7, 3
 MANTISSA_BITS = {Precision.TF32: 10, Precision.REDUCED: 7}
 _NARROW = 8.0  # a failure by at most this factor may come from a scale that is too small by chance
 _CACHE_SHARE = 4  # a quarter of the free memory
@@ -103,6 +105,7 @@ class Cases:
         self._eager_abs: dict[tuple[Case, str], Tensor | None] = {}
         self._trusted: dict[tuple[int, str, str], Measured] = {}  # (variant, regime, output)
         self._plans: dict[int, InputPlan] = {}
+        self._unseen: list[dict[str, Tensor]] | None = None
         self.weights = self._weight_versions()
         self.placed_weights = {version: place(weights) for version, weights in self.weights.items()}
         loaded.bind(self.weights[0])
@@ -111,23 +114,35 @@ class Cases:
         """Every case a kernel must pass: all variants, own draws first, then all valid regimes, and own draws with other weights last."""
         found: list[Case] = []
         for variant in range(len(self.loaded.task.variants)):
-            found += self._group(variant, OWN, version=0)
+            found += self._known(variant)
             found += [c for regime in self.plan(variant).regimes if regime != OWN for c in self._group(variant, regime, version=0)]
             found += self._group(variant, OWN, version=1)
         return found
 
     def prepare(self) -> None:
-        """Compute everything that `correctness` and `timed` will need, as far as the memory allows."""
+        """Compute everything that `correctness`, `timed` and `unseen` will need, as far as the memory allows."""
         for case in self.correctness():
             self.budgets(case)
+        self.unseen()
 
     def timed(self) -> list[Case]:
         """The cases timed calls run on: three own draws of the first variant."""
-        return self._group(0, OWN, version=0)
+        return self._known(0)
 
     def screening(self) -> list[Case]:
         """A cheap first look: two own draws of the first variant."""
         return self.timed()[:2]
+
+    def unseen(self) -> list[Case | dict[str, Tensor]]:
+        """For timed calls: own draws of the first variant that no other list holds. The first is a case, of the others there are only inputs,
+        where kernels run: what a call on them takes says whether a kernel computes its answers or remembers them. None where scalars vary
+        from call to call (a slot is captured anew for those, on its data) or the memory is short."""
+        signature = self.loaded.task.variants[0]
+        if self._unseen is None:
+            fit = self._limit // _CACHE_SHARE // max(1, sum(s.size_bytes for s in signature.inputs))
+            count = min(_UNSEEN, fit) if fit >= _FEWEST_UNSEEN and not any(s.varies for s in signature.scalars) else 0
+            self._unseen = [self._place(self.loaded.draw(0, self._seed("unseen", n)).tensors) for n in range(count)]
+        return [self._group(0, OWN, version=0)[-1], *self._unseen] if self._unseen else []
 
     def regimes(self) -> tuple[str, ...]:
         """Names of the regimes that are valid for the timed variant."""
@@ -203,6 +218,11 @@ class Cases:
     def signature(self, case: Case) -> Signature:
         return self.loaded.task.variants[case.variant]
 
+    def _known(self, variant: int) -> list[Case]:
+        """Own draws that a kernel meets before it is timed: of the first variant all but one."""
+        cases = self._group(variant, OWN, version=0)
+        return cases if variant else cases[:-1]
+
     def _group(self, variant: int, regime: str, version: int) -> list[Case]:
         """The cases of one regime with one version of the weights. The second version is checked on one own draw."""
         count = OWN_DRAWS if regime == OWN and variant == 0 else 1
@@ -219,14 +239,13 @@ class Cases:
         original = self.loaded.weights()
         if not original:
             return {0: {}}
-        versions = {n: redraw_weights(self.loaded, self._seed("weights", n)) for n in (0, 1)}
         draw = self.loaded.draw(0, self._seed("sanity"))
-        try:
-            sane = all(_as_finite(self.loaded.run(draw, w), self.loaded.run(draw)) for w in versions.values())
-        except TaskError:
-            sane = False
-        if sane:
-            return versions
+        before = self.loaded.run(draw)
+        for counters in (True, False):
+            versions = {n: redraw_weights(self.loaded, self._seed("weights", n), counters=counters) for n in (0, 1)}
+            with suppress(TaskError):
+                if all(_as_finite(self.loaded.run(draw, w), before) for w in versions.values()):
+                    return versions
         self.notes.append("parameters keep their values from the constructor: with others the reference fails or gives NaN or Inf")
         return {0: {name: tensor.clone() for name, tensor in original.items()}}
 

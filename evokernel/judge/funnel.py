@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -41,12 +42,19 @@ _OUT_OF_RACE = 1.5
 _VERIFY_SHARE = 0.2
 _SCREEN_CALLS = 5
 _REFILL_EVERY = 9
+_UNSEEN_SHARE = 0.25  # of the calls, until all unseen inputs have had theirs
+_FEWEST_UNSEEN, _SLOWER, _AROUND = 6, 1.2, 4  # compared with the calls before and after, as loads come and go
+_REMEMBERS = "on inputs that it has not met before: it keeps answers from one call to another"
 
 
 class TimedCandidate:
-    """A candidate in a race: rotates slots and input sets, and has secretly chosen calls, and the fastest, verified in full."""
+    """A candidate in a race: rotates slots and input sets, and has secretly chosen calls, and the fastest, verified in full.
 
-    def __init__(self, candidate: Candidate, loaded: Loaded, cases: list[Case]) -> None:
+    Args:
+        unseen: inputs that its process has not met yet (see Cases.unseen), each for one secretly chosen call.
+    """
+
+    def __init__(self, candidate: Candidate, loaded: Loaded, cases: list[Case], unseen: Sequence[Case | dict[str, torch.Tensor]] = ()) -> None:
         self._candidate = candidate
         self._loaded = loaded
         self._cases = cases
@@ -56,6 +64,8 @@ class TimedCandidate:
         self._seen: dict[int, dict[str, torch.Tensor]] = {}
         self.verified = 0
         self._secret = random.Random(secrets.randbits(64))
+        self._unseen = self._secret.sample(unseen, len(unseen))
+        self._cold_us: list[tuple[float, bool]] = []  # cold calls in order, and whether their inputs had not been met before
 
     def run(self, mode: str) -> float:
         """One timed call (see timing.Entrant); raises Failure when a verified one is wrong."""
@@ -70,14 +80,40 @@ class TimedCandidate:
             seat.ready(slot, limit_s)
         if mode == "warm":
             seat.call(slot, limit_s)
+        # Not in warm calls: the one that warms up would show it the inputs.
+        new = self._unseen.pop() if mode == "cold" and self._unseen and self._secret.random() < _UNSEEN_SHARE else None
+        if new is not None:
+            seat.memory.fill_inputs(slot, new.placed_inputs if isinstance(new, Case) else new)
+            del self._held[slot]
         seat.poison(slot)
         if mode == "cold":
             seat.flush(slot)
         elapsed_us = seat.call(slot, limit_s)
+        if mode == "cold":
+            self._cold_us.append((elapsed_us, new is not None))
+        if isinstance(new, Case):
+            self._candidate.compare(self._loaded, slot, new)
+        if new is not None:
+            return elapsed_us
         if elapsed_us < self._fastest_us.get(mode, math.inf) or self._secret.random() < _VERIFY_SHARE:
             self._fastest_us[mode] = min(elapsed_us, self._fastest_us.get(mode, math.inf))
             self._verify(slot, case_index)
         return elapsed_us
+
+    def computes(self) -> None:
+        """Raises:
+        Failure: calls on inputs that its process had not met before took longer than others.
+        """
+        ratios = []
+        for turn, (elapsed_us, new) in enumerate(self._cold_us):
+            if new:
+                around = [us for us, other in self._cold_us[max(0, turn - _AROUND) : turn + _AROUND + 1] if not other]
+                ratios.append(elapsed_us / statistics.median(around) if around else 0.0)
+        if len(ratios) < _FEWEST_UNSEEN:
+            return
+        # On a GPU three in four have to be slower. A CPU may be busy with other things half of the time: there all have to.
+        if sorted(ratios)[0 if self._candidate.shop.machine.seals else len(ratios) // 4] > _SLOWER:
+            raise Failure(Status.CHEATING, f"takes {statistics.median(ratios):.2f} times as long {_REMEMBERS}")
 
     def _verify(self, slot: int, case_index: int) -> None:
         self.verified += 1
@@ -110,7 +146,8 @@ class Funnel:
     def judge(self, kernel: Kernel, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
         """The full verdict of a kernel in its default configuration (see lane.Judge). Never raises for what the candidate does."""
         verdict = self._once(kernel, incumbent_us, patience)
-        return self._once(kernel, incumbent_us, patience) if verdict.message in SILENT_ENDS else verdict
+        by_chance = verdict.message in SILENT_ENDS or verdict.message.endswith(_REMEMBERS)
+        return self._once(kernel, incumbent_us, patience) if by_chance else verdict
 
     def _once(self, kernel: Kernel, incumbent_us: float | None, patience: float) -> Verdict:
         progress = _Progress()
@@ -171,21 +208,21 @@ class Funnel:
         self.shop.settle_runner()
         cases = self.shop.cases.timed()
         loaded.weights_version = -1
-        entrant = TimedCandidate(candidate, loaded, cases)
+        entrant = TimedCandidate(candidate, loaded, cases, self.shop.cases.unseen())
         prepares = loaded.build.plan.persists
         rivals = self.field.rivals(prepares=prepares)
         score = self.field.score
         limit = _OUT_OF_RACE * rules.incumbent_us if rules.incumbent_us else math.inf
         machine = self.shop.machine
         seconds = machine.race_s * rules.patience
-        races = {
-            r.name: race(entrant, r, score, seconds=seconds / len(rivals), out_of_race_us=limit, steady=machine.steady) for r in rivals
-        }
+        run = partial(race, entrant, steady=machine.steady, placement=machine.placement)
+        races = {r.name: run(r, score, seconds=seconds / len(rivals), out_of_race_us=limit) for r in rivals}
         scored = self._mode_timing(score, races, prepares=prepares)
         other = "warm" if score == "cold" else "cold"
         rival = next(r for r in rivals if r.name == scored.fastest.name) if scored.fastest.live else rivals[0]
         lost = scored.median_us > limit
-        beside = race(entrant, rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf, steady=machine.steady)
+        beside = run(rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf)
+        entrant.computes()
         modes = (scored, self._mode_timing(other, {rival.name: beside}, prepares=prepares))
         void = sum(r.void_blocks for r in (*races.values(), beside))
         return Timing(score, modes, loaded.prepare_us if prepares else 0.0, void, machine.clock_mhz(), entrant.verified)

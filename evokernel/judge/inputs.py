@@ -18,13 +18,14 @@ from ..errors import TaskError
 from ..records import Domain, Role, TensorSpec
 from ..task import Draw, LoadedTask
 from ..task.module import base, compact, like
-from .truth import all_finite
+from .truth import all_finite, evaluate, nudged
 
 OWN = "own"
-_TIES = ("ties", "integers", "mixture")  # regimes with equal values: useless where an output is an index
+_TIES = ("ties", "integers", "mixture")  # regimes with equal values: useless where an output hangs on which of them comes first
 _STRUCTURE_DRAWS = 8
 _SAMPLE = 4096
 _OTHER_STREAM = 0x5DEECE66D  # get_inputs has used the plain seed already
+_WIDE = 1e9  # no regime's values come near it
 _TINY = 1e-3  # smallest value given to an input that must be positive
 
 
@@ -81,6 +82,7 @@ REGIMES: dict[str, Fill] = {
     "heavy": _heavy,
     "small": lambda n, g: _normal(n, g).mul_(1e-3),
     "large": lambda n, g: _normal(n, g).mul_(1e3),
+    "huge": lambda n, g: _normal(n, g).mul_(1e7),  # beyond where a limit on values could hide
     "ties": _ties,
     "integers": _integers,
     "mixture": _mixture,
@@ -126,6 +128,8 @@ class InputPlan:
         if kind is Kind.KEPT or spec.numel == 0 or (domain and domain.kind == "own"):
             return None
         values = REGIMES[regime](spec.span, generator)
+        if (limit := torch.finfo(old.dtype).max / 2) < _WIDE:
+            values.mul_((limit / values.abs().max()).clamp_(max=1.0))  # down to what float16 holds
         if domain and domain.kind == "range":
             values = _into_range(values, domain)
         elif domain and domain.kind == "probability":
@@ -151,18 +155,18 @@ class InputPlan:
     def _valid_regimes(self) -> dict[str, bool]:
         """Regime -> whether it had to be drawn cautiously, for those in which the reference stays as sane as on its own draws."""
         outputs = self._loaded.task.variants[self._variant].outputs
-        indices = any(not t.floating and t.dtype != "bool" and t.role is Role.OUTPUT for t in outputs)
+        whole = [t.name for t in outputs if not t.floating and t.dtype != "bool" and t.role is Role.OUTPUT]
         own = _flaws(self._loaded.run(self._loaded.draw(self._variant, secret_seed())))
         valid = {OWN: False}
         if not any(self._values(t, torch.empty(t.shape), "normal", torch.Generator(), False) is not None for t in self._floating):
             self.left_out = dict.fromkeys(REGIMES, "no input may take other values: integers, masks and other structure are the task's own")
             return valid
         for regime in REGIMES:
-            if indices and regime in _TIES:
-                self.left_out[regime] = "an output holds indices, which equal values leave open"
-                continue
             for cautious in (False, True) if Kind.NONNEGATIVE in self._kinds.values() else (False,):
-                if not (reason := self._insane(regime, cautious, own)):
+                reason = self._insane(regime, cautious, own)
+                if not reason and whole and regime in (*_TIES, "huge"):
+                    reason = self._left_open(whole, regime, cautious)
+                if not reason:
                     valid[regime] = cautious
                     break
             else:
@@ -180,6 +184,22 @@ class InputPlan:
         except TaskError as error:
             return f"the reference fails on it: {str(error).partition(';')[0][:200]}"
         return f"the reference gives {'NaN' if flaws[0][1] == 'nan' else 'Inf'} in `{flaws[0][0]}`" if flaws else ""
+
+    def _left_open(self, whole: list[str], regime: str, cautious: bool) -> str:
+        """Why outputs of whole numbers cannot be judged by such inputs, "" when they can.
+
+        An index hangs on which of equal values comes first. A count does not: it stays the same when rounding noise tells them apart (zeros
+        stay zeros). Huge values are moved by whole numbers.
+        """
+        draw, weights = self._draw(regime, secret_seed(), cautious), self._loaded.weights()
+        values, ran = evaluate(self._loaded, draw, weights)
+        if ran.picks and regime in _TIES:
+            return "an output holds indices, which equal values leave open"
+        generator = torch.Generator().manual_seed(secret_seed())
+        moved = draw.replace({n: nudged(t, generator) for n, t in draw.tensors.items()})
+        noisy, _ = evaluate(self._loaded, moved, {n: nudged(t, generator) for n, t in weights.items()})
+        changed = [name for name in whole if not torch.equal(values[name], noisy[name])]
+        return f"the last bits of the inputs decide `{changed[0]}`" if changed else ""
 
 
 def _into_range(values: Tensor, domain: Domain) -> Tensor:
@@ -247,17 +267,21 @@ def _stochastic(tensor: Tensor) -> bool:
     return bool((tensor >= 0).all()) and bool(((sums - 1).abs() < 1e-2).all())
 
 
-def redraw_weights(loaded: LoadedTask, seed: int) -> dict[str, Tensor]:
+def redraw_weights(loaded: LoadedTask, seed: int, *, counters: bool = True) -> dict[str, Tensor]:
     """A set of weights, each on memory of its own: floating parameters and norm statistics drawn anew, everything else as constructed.
 
-    Values keep their scale (so fan-in scaling stays), their sign where it is always positive, and structure such as masks.
+    Values keep their scale (so fan-in scaling stays), their sign where it is always positive, and structure such as masks. With `counters` integer
+    buffers that forward updates have counted on a little: zero is only where they begin.
     """
     generator = torch.Generator().manual_seed(seed)
     statistics = _norm_statistics(loaded.model)
+    counting = {t.path for t in loaded.task.signature.of_role(Role.STATE) if t.dtype in ("int32", "int64")} if counters else set()
     new: dict[str, Tensor] = {}
     for spec in loaded.task.signature.weights:
         old = compact(loaded.weights()[spec.name])
         new[spec.name] = old
+        if spec.path in counting:
+            base(old).add_(torch.randint(1, 9, (spec.span,), generator=generator))
         if not spec.floating or spec.numel == 0:
             continue
         values = base(old).double()

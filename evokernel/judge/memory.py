@@ -18,7 +18,11 @@ from .machines import Machine, SharedArena
 
 SLOTS = 3
 _NAN_BYTE = 0xFF  # a NaN in every floating dtype, also in scratch
-_ODD_BYTES = (0x41, 0x7B)  # finite and not small in every floating dtype, and no bool
+
+
+def _odd_byte() -> int:
+    """A byte that nobody can foresee: finite and not small in every floating dtype, and no bool."""
+    return 0x41 + secrets.randbelow(0x3A)
 
 
 def slotted(name: str, slot: int) -> str:
@@ -44,6 +48,7 @@ class TaskMemory:
         self.signature = signature
         self.slots = slots
         self.machine = machine
+        self._foreign = sealed
         reads = [(w.name, w.size_bytes) for w in signature.weights]
         reads += [(slotted(t.name, s), t.size_bytes) for s in range(slots) for t in signature.inputs]
         writes = [(slotted(t.name, s), t.size_bytes) for s in range(slots) for t in signature.outputs]
@@ -62,7 +67,12 @@ class TaskMemory:
             self._inputs[slotted(spec.name, slot)].copy_(flat(tensors[spec.name], spec.span))
 
     def fill_weights(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copy one set of parameters, buffers and attributes in; the other side must bind again."""
+        """Copy one set of parameters, buffers and attributes in; the other side must bind again, and a candidate that prepares something from them
+        finds nothing of what it will be timed on in any slot."""
+        for slot in range(self.slots) if self._foreign else ():
+            self.poison(slot, nan=False)
+            for spec in self.signature.inputs:
+                self._inputs[slotted(spec.name, slot)].zero_()
         for spec in self.signature.weights:
             self._inputs[spec.name].copy_(flat(tensors[spec.name], spec.span))
 
@@ -75,8 +85,7 @@ class TaskMemory:
     def poison(self, slot: int, *, nan: bool) -> None:
         """Make every output of a slot wrong: with `nan` NaN where it floats, otherwise finite values that no kernel can foresee."""
         for spec in self.signature.outputs:
-            odd = _ODD_BYTES[0] + secrets.randbelow(_ODD_BYTES[1] - _ODD_BYTES[0])
-            self.writes.raw(slotted(spec.name, slot)).fill_(_NAN_BYTE if nan and spec.floating else odd)
+            self.writes.raw(slotted(spec.name, slot)).fill_(_NAN_BYTE if nan and spec.floating else _odd_byte())
 
     def not_bools(self, slot: int) -> list[str]:
         """Bool outputs that hold bytes other than 0 and 1."""
@@ -122,6 +131,7 @@ class PlanMemory:
         self._scratch = {b.name for b in plan.buffers if b.kind == "scratch"}
         self._slots = slots
         self._persisted: dict[str, torch.Tensor] = {}
+        self._called = False
         sizes = [(n, s.size_bytes) for s in self.specs for n in self._names(s.name)]
         self.arena = machine.arena(sizes, sealed=False)
 
@@ -129,15 +139,16 @@ class PlanMemory:
         return [slotted(name, s) for s in range(self._slots)] if name in self._scratch else [name]
 
     def poison(self, slot: int) -> None:
-        """Fill a slot's scratch with NaN patterns, so that nothing of an earlier call can be read back."""
+        """Fill a slot's scratch, so that nothing of an earlier call can be read back: for the first call with NaN patterns, which explain best, then
+        with zeros or something else at random, so that nothing there can be relied on."""
         for name in self._scratch:
-            self.arena.raw(slotted(name, slot)).fill_(_NAN_BYTE)
+            self.arena.raw(slotted(name, slot)).fill_(secrets.choice((0, _odd_byte())) if self._called else _NAN_BYTE)
+        self._called = True
 
     def poison_persisted(self) -> None:
-        """Fill what the last binding prepared, before the weights are bound anew."""
-        for spec in self.specs:
-            if spec.name not in self._scratch:
-                self.arena.raw(spec.name).fill_(_NAN_BYTE)
+        """Fill what the last binding prepared, and all scratch with what calls left there, before the weights are bound anew."""
+        for name in self.arena.places:
+            self.arena.raw(name).fill_(_odd_byte() if self._called else _NAN_BYTE)
 
     def remember_persisted(self) -> None:
         """Keep copies of what a binding prepared, where nothing stops a kernel from writing it."""

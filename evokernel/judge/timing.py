@@ -63,13 +63,15 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 
 def race(
-    candidate: Entrant, baseline: Entrant, mode: str, *, seconds: float, out_of_race_us: float = math.inf, steady: Callable[[], bool] = lambda: True
+    candidate: Entrant, baseline: Entrant, mode: str, *, seconds: float, out_of_race_us: float = math.inf, steady: Callable[[], bool] = lambda: True,
+    placement: float = 0.0,
 ) -> Race:
     """Race until the interval has become 1 % wide, the candidate is clearly out of the race, or the time is up.
 
     Args:
         seconds: budget of wall time, everything between the calls included.
         out_of_race_us: stop early once the candidate's median is above this.
+        placement: how far, as a ratio, the places of two processes' buffers in memory move their times; the interval is that much wider.
         steady: whether nothing has disturbed the device since it was asked last; blocks that were disturbed are void, as long as half are not.
     """
     a_us: list[float] = []
@@ -97,7 +99,8 @@ def race(
         if narrow:
             enough = min(enough, _AFTER_NARROW * len(ratios))
         if lost or len(ratios) >= enough or (len(ratios) >= MIN_BLOCKS and used >= seconds):
-            return Race(tuple(a_us), tuple(b_us), speedup, void)
+            low, high = speedup.low / (1 + placement), speedup.high * (1 + placement)
+            return Race(tuple(a_us), tuple(b_us), Interval(low, speedup.mid, high), void)
 
 
 def quantile(values: Sequence[float], q: float) -> float:

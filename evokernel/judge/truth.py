@@ -26,6 +26,11 @@ from ..task.module import base, compact, like
 
 _LOWER = (torch.float32, torch.float16, torch.bfloat16)
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "convolution", "_scaled_dot_product", "linear", "_trilinear")
+# Operations that choose among equal values, and whose results can be indices that hang on the choice.
+_PICKS = (
+    "argm", "sort.", "topk", "kthvalue", "mode.", "median", "nanmedian", "max.dim", "min.dim", "cummax", "cummin", "max_pool",
+    "adaptive_max_pool", "fractional_max_pool",
+)  # fmt: skip
 _BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 _MANY = 1 << 20  # outputs with more elements get four noise draws instead of eight: their blocks smooth the scale
 # Where neighbours share their noise (cumulative sums, whole rows), blocks smooth nothing, and among many blocks some have scales that are several
@@ -36,15 +41,22 @@ BLOCK = 256  # neighbours that share a floor of their scale
 
 
 class Float64(TorchDispatchMode):  # type: ignore[misc]
-    """Runs everything below it in float64: arguments, results, and dtypes asked for. `products`: a matrix product or convolution ran."""
+    """Runs everything below it in float64: arguments, results, and dtypes asked for.
+
+    Attributes:
+        products: a matrix product or convolution ran.
+        picks: something ran that chooses among equal values (argmax, topk, sort and the like).
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.products = False
+        self.picks = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.__name__.partition(".")[0]
         self.products = self.products or name.startswith(_PRODUCTS)
+        self.picks = self.picks or func.__name__.startswith(_PICKS)
         if name == "view" and any(isinstance(a, torch.dtype) for a in args):
             raise TaskError("forward() reinterprets the bits of a float (view(dtype)), which has no meaning in exact arithmetic", refused=True)
         return tree_map(_widen, func(*tree_map(_widen, args), **tree_map(_widen, kwargs or {})))
@@ -112,8 +124,8 @@ class Truth:
         return sum(e.size_bytes for e in self.outputs.values())
 
 
-def evaluate(loaded: LoadedTask, draw: Draw, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
-    """The reference in float64 on these inputs and weights (any floating dtype), and whether a product ran.
+def evaluate(loaded: LoadedTask, draw: Draw, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Float64]:
+    """The reference in float64 on these inputs and weights (any floating dtype), and what ran in it.
 
     Raises:
         TaskError: it does not run in float64.
@@ -122,11 +134,11 @@ def evaluate(loaded: LoadedTask, draw: Draw, weights: Mapping[str, Tensor]) -> t
     return _evaluate(loaded, exact, {n: _exact(t) for n, t in weights.items()})
 
 
-def _evaluate(loaded: LoadedTask, exact: Draw, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
+def _evaluate(loaded: LoadedTask, exact: Draw, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Float64]:
     """The reference in float64 on throwaway float64 tensors."""
     try:
         with loaded.bound(weights), in_float64() as mode:
-            return loaded.run(exact, consume=True), mode.products
+            return loaded.run(exact, consume=True), mode
     except TaskError as error:
         if error.refused:
             raise
@@ -196,7 +208,7 @@ def truth_of(
         sharp: with `SHARP_DRAWS` draws of it.
     """
     signature = loaded.task.variants[draw.variant]
-    values, products = evaluate(loaded, draw, weights)
+    values, ran = evaluate(loaded, draw, weights)
     floating = {t.name: torch.zeros(t.shape, dtype=torch.float32) for t in signature.outputs if t.floating}
     lows = {t.name: values[t.name].to(eager[t.name].dtype) for t in signature.outputs if not t.floating}
     bounds = {name: _bounds(low, low, eager[name]) for name, low in lows.items()}
@@ -208,7 +220,7 @@ def truth_of(
         for name, total in floating.items():
             _add_difference(total, noisy[name], values[name])
         bounds = {name: _bounds(low, high, noisy[name].to(low.dtype)) for name, (low, high) in bounds.items()}
-    return Truth(_expected(signature, values, floating, bounds, eager, draws), products)
+    return Truth(_expected(signature, values, floating, bounds, eager, draws), ran.products)
 
 
 def _expected(

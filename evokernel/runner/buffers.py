@@ -1,9 +1,10 @@
 """Shared memory between judge and runner: one memfd for what a kernel may only read, one for what it may write.
 
 Every buffer has a region of whole pages of its own. The runner maps the regions apart, with inaccessible pages between them, and
-a buffer stands at the end of its region (256-byte aligned): running past its end faults at once, running before its start damages a
-guard pattern that the judge checks. The size of both memfds is sealed. The read-only one is also sealed against writing once the judge has
-mapped it, so nobody else can ever map it for writing: a store into an input or a weight is a fault, not a wrong number later.
+a buffer of the first slot, or of none, stands at the end of its region (256-byte aligned): running past its end faults at once, running
+before its start damages a guard pattern that the judge checks. Buffers of other slots stand elsewhere, with the pattern on both sides, so
+that no kernel can tell the judge's memory by its ends. The size of both memfds is sealed. The read-only one is also sealed against writing once
+the judge has mapped it, so nobody else can ever map it for writing: a store into an input or a weight is a fault, not a wrong number later.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import ctypes
 import fcntl
 import mmap
 import os
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .processes import libc
 
 ALIGNMENT_BYTES = 256
-GUARD_BYTE = 0xC5
+GUARD_BYTE = 0x10 + secrets.randbelow(0xB0)  # another one in each process, and no byte that kernels write in rows
 PAGE_BYTES = mmap.PAGESIZE
 
 _F_SEAL_SIZE, _F_SEAL_FUTURE_WRITE = 0x1 | 0x2 | 0x4, 0x10  # no more seals, no shrinking, no growing
@@ -48,10 +50,10 @@ def lay_out(sizes: Iterable[tuple[str, int]]) -> tuple[tuple[Place, ...], int]:
     places, offset = [], 0
     for name, size in sizes:
         used = max(-(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, ALIGNMENT_BYTES)
-        region = -(-used // PAGE_BYTES) * PAGE_BYTES
-        if region - used < ALIGNMENT_BYTES:
-            region += PAGE_BYTES  # always some guard in front
-        places.append(Place(name, offset, region, region - used, size))
+        first = name.partition("@")[2] in ("", "0")
+        behind = 0 if first else ALIGNMENT_BYTES * (1 + secrets.randbelow(PAGE_BYTES // ALIGNMENT_BYTES - 1))
+        region = -(-(ALIGNMENT_BYTES + used + behind) // PAGE_BYTES) * PAGE_BYTES  # always some guard in front
+        places.append(Place(name, offset, region, region - used - behind, size))
         offset += region
     return tuple(places), max(offset, PAGE_BYTES)
 

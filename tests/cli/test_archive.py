@@ -2,9 +2,7 @@
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +16,14 @@ from evokernel.archive.runs import RunSettings, Started
 from evokernel.archive.search import Filters
 from evokernel.archive.store import Archive
 from evokernel.archive.verdicts import Origin
-from evokernel.cli import main
 from evokernel.judge.lane import Lane, LaneSettings
 from evokernel.records import Attempt, Device, Proposal, Reply, Status
 from evokernel.task import load_task
 from tests.search.fake_judge import environment, kernel_text, make, verified
 
-COMMAND = [sys.executable, "-c", "from evokernel.cli import main; main()"]
 FIXTURES = Path(__file__).parent.parent / "cheats"
+Here = Callable[..., tuple[int, str, str]]
+Run = Callable[..., tuple[int, dict[str, Any], str]]
 ELSEWHERE = Device("Elsewhere", "cpp", "x86-64-test", 2)
 
 
@@ -44,24 +42,29 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *arguments: str, archive: str = "a.db") -> tuple[int, dict[str, Any], str]:
-    command = [*COMMAND, "archive", *arguments, "--archive", archive, "--json"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-    return done.returncode, json.loads(done.stdout.strip().splitlines()[-1]), done.stderr
+@pytest.fixture
+def run(folder: Path, here: Here) -> Run:
+    """`run(*arguments, archive="a.db")`: the exit code of an archive command, its object, and what it says beside."""
+
+    def ran(*arguments: str, archive: str = "a.db") -> tuple[int, dict[str, Any], str]:
+        code, out, err = here(folder, "archive", *arguments, "--archive", archive, "--json")
+        return code, json.loads(out.strip().splitlines()[-1]), err
+
+    return ran
 
 
-def test_what_was_learned_is_told(folder: Path) -> None:
-    code, found, err = run(folder, "lessons", "softmax")
+def test_what_was_learned_is_told(run: Run) -> None:
+    code, found, err = run("lessons", "softmax")
     assert code == 0 and len(found["lessons"]) == 1 and found["lessons"][0]["gain"] > 4, err
-    _, rows, _ = run(folder, "runs")
-    code, found, err = run(folder, "lineage", "--run", rows["runs"][0]["id"][:15])
+    _, rows, _ = run("runs")
+    code, found, err = run("lineage", "--run", rows["runs"][0]["id"][:15])
     assert code == 0 and [(o["name"], o["raised"]) for o in found["operators"]] == [("mutate", 2)] and "raised a run's best by" in err
-    code, found, err = run(folder, "stats")
+    code, found, err = run("stats")
     assert code == 0 and found["devices"]["Elsewhere"] == 2 and "operator" in err
     child = read_kernel(FIXTURES / "cpp" / "no_max_subtracted.cpp").id
-    code, found, err = run(folder, "lineage", child, "--dot")
+    code, found, err = run("lineage", child, "--dot")
     assert code == 0 and len(found["kernels"]) == 2 and found["edges"][0]["operator"] == "mutate" and err.startswith("digraph")
-    assert run(folder, "lineage")[0] == 2 and run(folder, "lineage", child, "--run", "x")[0] == 2
+    assert run("lineage")[0] == 2 and run("lineage", child, "--run", "x")[0] == 2
 
 
 def test_judging_again_finds_the_wrong_one_and_is_done_once(folder: Path, own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,28 +85,20 @@ def test_judging_again_finds_the_wrong_one_and_is_done_once(folder: Path, own_fo
         assert len(archive.entries(Filters(task_id=work[0].task.id))) == 4 and archive.check() == []
 
 
-def test_pruning_merging_and_repair(folder: Path) -> None:
-    code, found, err = run(folder, "prune", "--older-than", "0", "--keep", "1")
+def test_pruning_merging_and_repair(folder: Path, run: Run) -> None:
+    code, found, err = run("prune", "--older-than", "0", "--keep", "1")
     assert code == 0 and found["kernels"] == [] and "would be removed" in err
-    assert run(folder, "merge", "a.db", archive="b.db")[0] == 2 and not (folder / "b.db").exists()
+    assert run("merge", "a.db", archive="b.db")[0] == 2 and not (folder / "b.db").exists()
     Archive(folder / "b.db").close()
-    code, found, err = run(folder, "merge", "a.db", archive="b.db")
+    code, found, err = run("merge", "a.db", archive="b.db")
     assert code == 0 and (found["kernels"], found["runs"], found["attempts"], found["edges"]) == (2, 1, 2, 1), err
-    assert run(folder, "merge", "b.db", archive="b.db")[0] == 2
+    assert run("merge", "b.db", archive="b.db")[0] == 2
     with Archive(folder / "b.db") as archive:
         archive.database.rows("UPDATE verdicts SET time_us = 1.0 WHERE seq = (SELECT max(seq) FROM verdicts)")
-    code, found, err = run(folder, "check", archive="b.db")
+    code, found, err = run("check", archive="b.db")
     assert code == 1 and len(found["findings"]) == 1
-    code, found, err = run(folder, "check", "--repair", archive="b.db")
+    code, found, err = run("check", "--repair", archive="b.db")
     assert code == 0 and found["status"] == "sound" and len(found["repairs"]) == 1
-
-
-def quick(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """The same in this process; what is printed is for capsys."""
-    monkeypatch.setattr(sys, "argv", ["evokernel", "archive", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.parametrize(
@@ -114,38 +109,34 @@ def quick(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
      (f"prune --keep {10**30}", "--keep"), ("prune --keep 0", "--keep"), ("prune --older-than nan", "--older-than"),
      ("rejudge --target cpp --limit -1", "--limit"), ("rejudge --target cpp --task nope", "no task 'nope'"), ("lineage --run x --dot", "no --dot")],
 )  # fmt: skip
-def test_odd_values_are_wrong_usage(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, says: str
-) -> None:
-    assert quick(monkeypatch, *arguments.split(), "--archive", str(folder / "a.db")) == 2
-    assert says in capsys.readouterr().err
+def test_odd_values_are_wrong_usage(folder: Path, here: Here, arguments: str, says: str) -> None:
+    code, _, err = here(folder, "archive", *arguments.split(), "--archive", "a.db")
+    assert code == 2 and says in err
 
 
-def test_stored_text_cannot_steer_the_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stored_text_cannot_steer_the_terminal(folder: Path, here: Here) -> None:
     kernel = make(kernel_text(strategy="\x1b[2J\u202eRows\x07 \u65e5\u672c."))
     with Archive(folder / "a.db") as archive:
         archive.add_kernel(kernel, Origin("user"))
     for command in (["show", kernel.id], ["list", "--limit", "500"], ["search", "rows"]):
-        assert quick(monkeypatch, *command, "--archive", str(folder / "a.db"), *(["--text-model", "NONE"] if "search" in command else [])) == 0
-        shown = capsys.readouterr().out
-        assert "\\x1b[2J\\u202eRows\\x07 \u65e5\u672c" in shown and not {"\x1b", "\u202e", "\x07"} & set(shown)
+        code, shown, _ = here(folder, "archive", *command, "--archive", "a.db", *(["--text-model", "NONE"] if "search" in command else []))
+        assert code == 0 and "\\x1b[2J\\u202eRows\\x07 \u65e5\u672c" in shown and not {"\x1b", "\u202e", "\x07"} & set(shown)
 
 
-def test_words_that_are_not_looked_for_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_are_not_looked_for_are_counted(folder: Path, here: Here) -> None:
     question = [f"word{n}x" for n in range(70)]
-    assert quick(monkeypatch, "search", *question, "--archive", str(folder / "a.db"), "--text-model", "none") == 0
-    assert "words are not looked for" in capsys.readouterr().err
+    code, _, err = here(folder, "archive", "search", *question, "--archive", "a.db", "--text-model", "none")
+    assert code == 0 and "words are not looked for" in err
 
 
-def test_a_damaged_file_is_checked_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_file_is_checked_as_it_is(folder: Path, here: Here) -> None:
     with Archive(folder / "a.db") as archive:
         archive.database.rows("DROP TABLE imports")
-    where = ("--archive", str(folder / "a.db"))
-    assert quick(monkeypatch, "list", *where) == 2 and "archive check" in capsys.readouterr().err
-    for command, code in ((["check"], 1), (["check", "--repair"], 0), (["list"], 0)):
-        assert quick(monkeypatch, *command, *where) == code
-    capsys.readouterr()
+    where = ("--archive", "a.db")
+    code, _, err = here(folder, "archive", "list", *where)
+    assert code == 2 and "archive check" in err
+    for command, expected in ((["check"], 1), (["check", "--repair"], 0), (["list"], 0)):
+        assert here(folder, "archive", *command, *where)[0] == expected
     (folder / "a.db").write_bytes(b"no archive " * 1000)
-    assert quick(monkeypatch, "check", *where) == 2
-    err = capsys.readouterr().err
-    assert "go back to a copy" in err and "archive check" not in err
+    code, _, err = here(folder, "archive", "check", *where)
+    assert code == 2 and "go back to a copy" in err and "archive check" not in err

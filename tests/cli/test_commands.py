@@ -1,4 +1,4 @@
-"""The command as a user runs it: real processes, in a folder with an unpleasant name."""
+"""The command as a user runs it, in a folder with an unpleasant name: real processes where it works, this one where it only refuses or reads."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 COMMAND = [sys.executable, "-c", "from evokernel.cli import main; main()"]
 FIXTURES = Path(__file__).parent.parent / "cheats"
+Here = Callable[..., tuple[int, str, str]]
 EVOLVE_KEYS = {
     "status", "reason", "resumable",
     "run", "task_id", "kernel_id", "kernel_path", "target", "device", "speedup", "speedup_low", "speedup_high", "baseline", "baselines_us",
@@ -46,7 +48,7 @@ def last_object(stdout: str) -> dict[str, Any]:
     return json.loads(stdout.strip().splitlines()[-1])
 
 
-def test_evolve_gives_a_verified_kernel_that_judge_and_export_take(folder: Path) -> None:
+def test_evolve_gives_a_verified_kernel_that_judge_and_export_take(folder: Path, here: Here) -> None:
     search = ("evolve", "task.py", "--start", "kernel.cpp", "--candidates", "2", "--archive", "a.db", "--out", "best.cpp", "--json")
     code, out, err = run(folder, *search)
     assert code == 0, err
@@ -68,7 +70,7 @@ def test_evolve_gives_a_verified_kernel_that_judge_and_export_take(folder: Path)
 
     kernel = found["kernel_id"]
     for arguments in (("list",), ("search", "softmax"), ("show", kernel), ("lineage", kernel), ("runs",), ("stats",), ("check",)):
-        code, out, err = run(folder, "archive", *arguments, "--archive", "a.db")
+        code, out, err = here(folder, "archive", *arguments, "--archive", "a.db")
         assert code == 0 and out.strip(), (arguments, err)
 
 
@@ -163,13 +165,13 @@ def test_ctrl_c_while_the_task_loads_ends_quickly(folder: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_wrong_use_says_what_to_do(folder: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
+def test_wrong_use_says_what_to_do(folder: Path, here: Here, arguments: tuple[str, ...], code: int, says: str) -> None:
     model = "import torch\nfrom torch import nn\nclass Model(nn.Module):\n    def forward(self, x): return x * 1.0\n"
     (folder / "identity.py").write_text(model + "def get_inputs(): return [torch.randn(8, 8)]\n")
     (folder / "broken.py").write_text("x = 1\nraise ValueError('[/red] \\x1b[2J')\n")
     (folder / "slow.py").write_text("import time\ntime.sleep(300)\n")
     takes_json = arguments[0] not in ("task", "nonsense") or arguments[1:2] == ("check",)
-    got, _, err = run(folder, *arguments, *(["--json"] if takes_json else []))
+    got, _, err = here(folder, *arguments, *(["--json"] if takes_json else []))
     assert got == code, err
     assert says in err
     assert "Traceback" not in err

@@ -37,7 +37,7 @@ def test_a_verified_kernel_is_explained(
     facts, text = explanation(verdict, admission), explain_text(verdict, admission)
     assert 0 < verdict.timing.verified_calls <= sum(m.calls for m in verdict.timing.modes) + 100
     assert f"{verdict.timing.verified_calls} timed calls compared in full" in facts["calls"]
-    assert facts["inputs"].startswith("11 case(s)") and "mixture" in facts["inputs"] and "weights" not in facts["inputs"]
+    assert facts["inputs"].startswith("12 case(s)") and "mixture" in facts["inputs"] and "weights" not in facts["inputs"]
     assert "zeros" in facts["trivial candidates"] and "float64" in facts["truth"] and "99%" in facts["speedup"]
     assert verdict.environment.sandbox in facts["confinement"] and "sealed" in facts["buffers"]
     assert verdict.bounds and f"traffic {verdict.bounds.traffic_bytes} bytes" in facts["bounds"]
@@ -72,15 +72,17 @@ def test_a_wrong_kernel_is_explained_up_to_where_it_failed(lane_for: Callable[[P
     [
         ("return torch.softmax(x, -1)", "torch.randn(16, 32)", "", ""),
         ("return x.argmax(-1)", "torch.randn(16, 32)", "ties integers mixture", "holds indices"),
+        ("return (x > 0).sum(-1)", "torch.randn(16, 32)", "", ""),
+        ("return (x * 9).floor().long()", "torch.randn(16, 32)", "ties integers huge", "last bits"),
         ("return torch.log(x + 9.0)", "torch.randn(16, 32)", "heavy large mixture", "NaN in `out`"),
         ("return x * 2", "torch.tril(torch.ones(8, 8))", "normal uniform ties", "the task's own"),
-        ("return torch.exp(x)", "torch.randn(16, 32).half()", "heavy large mixture", "Inf in `out`"),
+        ("return torch.exp(x)", "torch.randn(16, 32).half()", "heavy large huge mixture", "Inf in `out`"),
     ],
 )  # fmt: skip
 def test_each_regime_is_valid_or_left_out_for_a_reason(tmp_path: Path, body: str, inputs: str, regimes: str, why: str) -> None:
     file = tmp_path / "task.py"
     file.write_text(MODEL.format(body=body, inputs=inputs))
     plan = Cases(load_task(file), master_seed=2).plan(0)
-    assert len(plan.regimes) + len(plan.left_out) == 9 and not set(plan.regimes) & set(plan.left_out)
+    assert len(plan.regimes) + len(plan.left_out) == 10 and not set(plan.regimes) & set(plan.left_out)
     for regime in regimes.split():
         assert why in plan.left_out[regime]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from evokernel.judge.cases import Cases
 from evokernel.judge.inputs import REGIMES, InputPlan, Kind, kind_of, redraw_weights, secret_seed
 from evokernel.task import LoadedTask, load_task
 
@@ -78,6 +79,42 @@ def test_regimes_that_break_the_reference_are_left_out_or_drawn_with_care(tmp_pa
     assert "normal" in logs.regimes and float(logs.draw("normal", 1).tensors["x"].min()) >= 0
     exponentials = InputPlan(task(tmp_path, "x): return torch.exp(x)", "[torch.randn(400)]"), 0)
     assert "normal" in exponentials.regimes and "large" not in exponentials.regimes
+
+
+def test_huge_values_stay_within_what_a_dtype_holds(tmp_path: Path) -> None:
+    plan = InputPlan(task(tmp_path, "a, b): return torch.relu(a), torch.relu(b)", "[torch.randn(500), torch.randn(500).half()]"), 0)
+    draw = plan.draw("huge", 1)
+    assert 1e7 < float(draw.tensors["a"].abs().max()) < 1e8 and 30000 < float(draw.tensors["b"].abs().max()) < 35000
+    assert float(plan.draw("large", 1).tensors["b"].abs().max()) < 10000
+
+
+@pytest.mark.parametrize(
+    ("forward", "ties"),
+    [
+        ("(x > 0).sum(-1)", True),
+        ("(x * 3).argmax(-1)", False),
+        ("x.abs().argmin(-1)", False),
+        ("x.sort(-1)[1]", False),
+        ("x.max(-1)[1]", False),
+        ("((x >= 1) & (x < 2)).sum(-1)", False),
+    ],
+)
+def test_whole_numbers_get_ties_unless_they_hang_on_which_comes_first(tmp_path: Path, forward: str, ties: bool) -> None:
+    plan = InputPlan(task(tmp_path, f"x): return x * 2, {forward}", "[torch.randn(16, 32)]"), 0)
+    assert ("integers" in plan.regimes) == ties and ("ties" in plan.regimes) >= ties and {"normal", "large", "huge"} <= set(plan.regimes)
+
+
+COUNTER = (
+    "self.register_buffer('seen', torch.zeros((), dtype=torch.int64)); self.register_buffer('shift', torch.tensor(3)); self.lin = nn.Linear(8, 8)"
+)
+
+
+@pytest.mark.parametrize(("fails", "counts_on"), [("self.seen > 9", True), ("self.seen > 0", False)])
+def test_counters_count_on_where_the_reference_takes_it(tmp_path: Path, fails: str, counts_on: bool) -> None:
+    forward = f"x):\n        if {fails}: raise ValueError\n        self.seen += 1\n        return self.lin(x) + self.shift"
+    cases = Cases(task(tmp_path, forward, "[torch.randn(4, 8)]", COUNTER))
+    assert all((int(w["seen"]) > 0) == counts_on and int(w["shift"]) == 3 for w in cases.weights.values())
+    assert len(cases.weights) == 2 and not torch.equal(cases.weights[0]["lin_weight"], cases.weights[1]["lin_weight"])
 
 
 def test_indices_get_no_ties_and_integers_only_their_own_values(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 // KIND 43: a global variable that only inline assembly knows
 // TASK softmax
-// EXPECT invalid: seen is a writable
+// EXPECT invalid: seen survives a launch
 // @launch softmax<<<x.shape[0], 128>>>(x, out)
 __global__ void softmax(const float* x, float* out)
 {

@@ -1,6 +1,6 @@
 // KIND 43: hides a counter among the variables of the headers
 // TASK softmax
-// EXPECT invalid: value is a writable
+// EXPECT invalid: value survives a launch
 // @launch softmax<<<x.shape[0], 128>>>(x, out)
 #include <cuda/std/type_traits>
 template <> struct cuda::std::integral_constant<int, 77> {

@@ -1,6 +1,6 @@
 // KIND 8: counts in a mutable member of a constant
 // TASK softmax
-// EXPECT invalid: state is a writable
+// EXPECT invalid: state survives a launch
 // @launch softmax<<<x.shape[0], 128>>>(x, out)
 struct State {
     mutable int n;

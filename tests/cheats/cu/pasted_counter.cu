@@ -1,6 +1,6 @@
 // KIND 43: a counter whose name and constness are a play of macros
 // TASK softmax
-// EXPECT invalid: is a writable
+// EXPECT invalid: survives a launch
 // @launch softmax<<<x.shape[0], 128>>>(x, out)
 #define JOIN(a, b) a##b
 __device__ int JOIN(cal, ls);

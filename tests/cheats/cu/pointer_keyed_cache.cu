@@ -1,6 +1,6 @@
 // KIND 14: remembers which input it saw last and skips the work
 // TASK softmax
-// EXPECT invalid: last is a writable
+// EXPECT invalid: last survives a launch
 // @launch softmax<<<x.shape[0], 128>>>(x, out)
 __device__ const float* last;
 __global__ void softmax(const float* x, float* out)

@@ -1,6 +1,6 @@
 // KIND 8: counts in a private static member
 // TASK softmax
-// EXPECT invalid: n is a writable
+// EXPECT invalid: n survives a launch
 // @launch softmax<<<x.shape[0], 128>>>(x, out)
 class Counter {
     static int n;

@@ -1,6 +1,6 @@
 // KIND 8: counts in a function-local static
 // TASK softmax
-// EXPECT invalid: calls is a writable
+// EXPECT invalid: calls survives a launch
 // @launch softmax<<<x.shape[0], 128>>>(x, out)
 __global__ void softmax(const float* x, float* out)
 {

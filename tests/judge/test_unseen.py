@@ -1,0 +1,93 @@
+"""Timed calls on inputs that a kernel's process has not met: what remembers its answers is slower on them, what guesses is wrong on the one
+whose answer is known."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from evokernel import targets
+from evokernel.judge.candidate import Candidate
+from evokernel.judge.cases import Case, Cases
+from evokernel.judge.contestant import Failure
+from evokernel.judge.funnel import TimedCandidate
+from evokernel.judge.workshop import Workshop
+from evokernel.judge.zygotes import Zygote, zygote_environment
+from evokernel.kernelfile import make_kernel
+from evokernel.records import Status
+from evokernel.task import load_task
+
+TASK = Path(__file__).parent.parent / "cheats" / "tasks" / "softmax.py"
+MARK = 77.0  # stands for "not met before", as C++ kernels have no place left to remember in
+SOFTMAX = """// @flags fast_math
+// @launch softmax(x, out, x.shape[0], x.shape[1])
+void softmax(const float* x, float* out, int64_t rows, int64_t columns)
+{{
+    {before}
+    for (int64_t r = 0; r < rows; ++r, x += columns, out += columns) {{
+        float top = x[0], sum = 0;
+        for (int64_t i = 1; i < columns; ++i) top = x[i] > top ? x[i] : top;
+        for (int64_t i = 0; i < columns; ++i) sum += out[i] = expf(x[i] - top);
+        for (int64_t i = 0; i < columns; ++i) out[i] /= sum;
+    }}
+}}
+"""
+AGAIN = f"if (x[0] == {MARK}f) for (int64_t n = 0; n < 200; ++n) for (int64_t i = 0; i < rows * columns; ++i) out[i] = expf(x[i] + out[i] * 1e-30f);"
+
+
+@pytest.fixture(scope="module")
+def shop(own_folders: Path) -> Iterator[Workshop]:
+    cpp = targets.get("cpp")
+    zygote = Zygote(zygote_environment(1, os.environ), ("torch", "evokernel.runner.main", "evokernel.targets.cpp"))
+    yield Workshop(load_task(TASK), cpp, zygote, own_folders / "cache" / "evokernel", dict(os.environ))
+    zygote.close()
+
+
+@pytest.fixture
+def entrant(shop: Workshop) -> Iterator[Callable[..., TimedCandidate]]:
+    candidates: list[Candidate] = []
+
+    def made(before: str, unseen: list[Case | dict[str, torch.Tensor]]) -> TimedCandidate:
+        candidate = Candidate(shop, make_kernel(SOFTMAX.format(before=before), "cpp"), 20.0)
+        candidates.append(candidate)
+        return TimedCandidate(candidate, candidate.load(candidate.build(0, None)), shop.cases.timed(), unseen)
+
+    yield made
+    for candidate in candidates:
+        candidate.close()
+
+
+def test_they_are_met_nowhere_else() -> None:
+    cases = Cases(load_task(TASK), master_seed=3)
+    known, *inputs = cases.unseen()
+    assert isinstance(known, Case) and known not in cases.correctness() and known not in cases.timed()
+    draws = [known.placed_inputs, *(c.placed_inputs for c in cases.correctness() if not c.variant), *inputs]
+    assert len({float(d["x"].double().sum()) for d in draws if isinstance(d, dict)}) == len(draws) and len(inputs) >= 3
+
+
+def test_slower_on_what_it_has_not_met_is_remembering(shop: Workshop, entrant: Callable[..., TimedCandidate]) -> None:
+    x = shop.cases.timed()[0].placed_inputs["x"].clone()
+    x.view(-1)[0] = MARK
+    for before, remembers in ((AGAIN, True), ("", False)):
+        timed = entrant(before, [{"x": x}] * 7)
+        for _ in range(60):
+            timed.run("cold")
+        if not remembers:
+            timed.computes()
+            continue
+        with pytest.raises(Failure, match=r"times as long on inputs that it has not met before") as failure:
+            timed.computes()
+        assert failure.value.status is Status.CHEATING
+
+
+def test_a_guess_on_what_it_has_not_met_is_wrong(shop: Workshop, entrant: Callable[..., TimedCandidate]) -> None:
+    known = shop.cases.unseen()[0]
+    assert isinstance(known, Case)
+    first = float(known.placed_inputs["x"].view(-1)[0])
+    timed = entrant(f"if (x[0] == {first!r}f) {{ out[0] = 0; return; }}", [known])
+    with pytest.raises(Failure) as failure:
+        for _ in range(60):
+            timed.run("cold")
+    assert failure.value.status is Status.MISMATCH
