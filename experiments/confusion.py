@@ -77,21 +77,25 @@ def main() -> None:
                 odd.append({"repetition": number, "file": f"{fixture.file.parent.name}/{fixture.file.name}", "outcome": cell, "said": said[:600]})
                 print(f"{cell}: {odd[-1]['file']} (task {fixture.task.stem}, repetition {number})\n    " + said[:600].replace("\n", "\n    "))
         print(f"repetition {number} of {repeat}: {time.monotonic() - start:.0f} s, {len(odd)} odd so far", flush=True)
-    cheats, honest = [f for f in chosen if f.kind], [f for f in chosen if not f.kind]
-    matrix = {cell: sum(counts[cell] for counts in seen.values()) for cell in CELLS}
-    print_matrix(matrix, len(cheats), len(honest))
-    if arguments.write:
-        files = {f"{f.file.parent.name}/{f.file.name}": {"kind": f.kind, **seen[f]} for f in chosen}
-        result = {
-            "repetitions": repeat, "cheating_files": len(cheats), "honest_files": len(honest), "kinds": sorted({f.kind for f in cheats}),
-            "matrix": matrix, "odd": odd, "seconds": round(time.monotonic() - start), "files": files,
-        }  # fmt: skip
-        print(write(f"confusion_{arguments.target}", result, arguments.target))
+        if arguments.write:
+            print(write(f"confusion_{arguments.target}", result(seen, odd, number, time.monotonic() - start), arguments.target))
+    print_matrix(result(seen, odd, repeat, time.monotonic() - start))
     sys.exit(1 if odd else 0)
 
 
-def print_matrix(cells: dict[str, int], cheats: int, honest: int) -> None:
+def result(seen: dict[Fixture, collections.Counter[str]], odd: list[dict[str, Any]], repetitions: int, seconds: float) -> dict[str, Any]:
+    """What the result file holds, beside where it was measured."""
+    cheats = [f for f in seen if f.kind]
+    return {
+        "repetitions": repetitions, "cheating_files": len(cheats), "honest_files": len(seen) - len(cheats), "kinds": sorted({f.kind for f in cheats}),
+        "matrix": {cell: sum(counts[cell] for counts in seen.values()) for cell in CELLS}, "odd": odd, "seconds": round(seconds),
+        "files": {f"{f.file.parent.name}/{f.file.name}": {"kind": f.kind, **counts} for f, counts in seen.items()},
+    }  # fmt: skip
+
+
+def print_matrix(found: dict[str, Any]) -> None:
     """The matrix, in judgings."""
+    cells, cheats, honest = found["matrix"], found["cheating_files"], found["honest_files"]
     rows = (
         (f"cheating ({cheats} files)", cells[ACCEPTED], cells[ITS_REASON], cells[OTHER_REASON]),
         (f"honest ({honest} files)", cells[VERIFIED], "", cells[REFUSED]),

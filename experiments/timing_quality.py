@@ -226,7 +226,7 @@ class Bench:
     def race(self, sides: tuple[Entrant, Entrant], seconds: float, pair: int) -> Trial:
         """One race for the cold score."""
         start = time.monotonic()
-        run = race(*sides, "cold", seconds=seconds, steady=self.machine.steady)
+        run = race(*sides, "cold", seconds=seconds, steady=self.machine.steady, placement=self.machine.placement)
         calls_s = (sum(run.candidate_us) + sum(run.baseline_us)) / 1e6
         return Trial(pair, run.speedup, len(run.candidate_us) // 2, run.void_blocks, time.monotonic() - start, calls_s)
 
