@@ -49,7 +49,8 @@ _FEATURES = (
     ("vector_stores", r"\bst\.(?!local|shared|param)[\w.:]*v[248]\."),
     ("shuffles", r"\bshfl\."), ("warp_reductions", r"\bredux\."), ("atomics", r"\b(?:atom|red)\.(?!async)"),
     ("shared_memory", r"\b(?:ld|st)\.shared"),
-    ("barriers", r"\bmbarrier\."), ("clusters", r"\bbarrier\.cluster|\bmapa\."), ("fp64", r"\b(?:fma|add|mul)\.rn\.f64"),
+    ("barriers", r"\bmbarrier\.|\bbar(?:rier)?(?:\.cta)?\.arrive\b"), ("clusters", r"\bbarrier\.cluster|\bmapa\."),
+    ("fp64", r"\b(?:fma|add|mul)\.rn\.f64"),
     ("half", r"\b\w+\.(?:\w+\.)*(?:f16|bf16)(?:x2)?\b"),
 )  # fmt: skip
 
