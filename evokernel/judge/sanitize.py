@@ -2,8 +2,8 @@
 
 Covers: reads and writes outside of a buffer (memcheck; each buffer is an allocation with a gap behind it), races in shared memory (racecheck); both
 reject. Reads of memory that nobody wrote (initcheck) are only reported: padding is read so without harm. So are warnings, and races in kernels with
-barriers in memory (mbarrier) or at which warps only arrive (bar.arrive), of which racecheck knows too little. What is found in library kernels does not
-count.
+barriers in memory (mbarrier) or at which warps only arrive (bar.arrive), of which racecheck knows too little. What is found in library kernels does
+not count.
 Does not cover: other inputs than those of one own draw, other shapes than the timed one, races in global memory.
 
 The replay is a process with a runner's environment and confinement. Where a tool does not work inside that, it runs once more without Landlock and
