@@ -1,16 +1,25 @@
 """What all tests share: folders of their own for archive and cache, and judges that live for the whole session."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from evokernel import targets
 from evokernel.judge.lane import Lane, LaneSettings
 
 os.environ.pop("OPENAI_API_KEY", None)
 os.environ.pop("ANTHROPIC_API_KEY", None)
 os.environ["EVOKERNEL_TEXT_MODEL"] = "none"  # no command leaves a process behind that makes vectors while others are timed
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts the tests in the background has it ignored
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Two workers, as tests wait for processes much of the time; one where there is a GPU, which has one tenant."""
+    return 2 if targets.get("cuda").available() else 1
 
 
 @pytest.fixture(scope="session", autouse=True)

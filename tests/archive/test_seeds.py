@@ -52,6 +52,6 @@ def test_a_cuda_seed_compiles_without_a_gpu(file: str, architecture: str, build_
     try:
         artifact = CudaTarget().build_for(plan, dtypes, build_directory, architecture)
     except BuildError as error:
-        assert architecture == "sm_80", f"{architecture}: {error}"
+        assert architecture == "sm_80" or (architecture == "sm_100" and "wgmma" in str(error)), f"{architecture}: {error}"  # Hopper's alone
         pytest.skip(f"uses what {architecture} does not have: {str(error).splitlines()[0]}")
     assert artifact.resources.spill_bytes == 0 or architecture != "sm_90a"
