@@ -219,12 +219,15 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write experiments/results/seeding.json")
     arguments = parser.parse_args()
     names = [n for n in NEW if not arguments.only or arguments.only in n]
-    rows = [row for name in names for row in measured(name, arguments.candidates, arguments.repeats)]
-    summary = compared(rows, arguments.candidates)
+    rows: list[dict[str, Any]] = []
+    summary: dict[str, Any] = {}
+    for name in names:
+        rows += measured(name, arguments.candidates, arguments.repeats)
+        summary = compared(rows, arguments.candidates)
+        if arguments.write:
+            report.write("seeding", {"candidates": arguments.candidates, "summary": summary, "rows": rows})
     for kind, arms in summary.items():
         print(kind, arms)
-    if arguments.write:
-        print(report.write("seeding", {"candidates": arguments.candidates, "summary": summary, "rows": rows}))
 
 
 if __name__ == "__main__":
