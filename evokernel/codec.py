@@ -77,6 +77,8 @@ def _plain(kind: Any, value: Json) -> Any:
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ValueError(f"expected {kind.__name__}, got {value!r:.80}")
+    if kind is int and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("an integer does not fit in 64 bits")  # no column would take it
     return value
 
 

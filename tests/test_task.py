@@ -189,6 +189,7 @@ def test_tied_weights_are_one_tensor(tmp_path: Path) -> None:
         ),
         (simple("def forward(self, x):\n    self.h = self.h + 1\n    return x + self.h", init="self.h = torch.zeros(6)"), "attribute `h`"),
         (simple("def forward(self, x): return x.sum()", "[torch.randn(4).to_sparse()]"), "input `x`"),
+        (simple("def forward(self, x, m): return 2 * x", "[torch.randn(4), 1 << 63]"), "input `m` is an integer beyond 64 bits"),
     ],
 )
 def test_refused_by_name(tmp_path: Path, body: str, words: str) -> None:

@@ -6,17 +6,18 @@ is not the one that was judged stays readable but is quarantined. What was shipp
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from sqlite3 import Row
 
 from .. import codec
 from ..errors import ArchiveError
 from ..kernelfile import KernelFileError, make_kernel
-from ..records import Task, Verdict
+from ..records import Status, Task, Verdict, config_key
 from . import runs, words
 from .database import Database
 from .verdicts import columns, load_task
@@ -82,7 +83,7 @@ def _findings(database: Database) -> Iterator[Finding]:
         missing = list(_missing(database))
         yield from missing
         if not missing:
-            for look in (_dangling, _wrong_tasks, _wrong_ids, _wrong_records, _wrong_events, _wrong_vectors, _wrong_edges):
+            for look in (_dangling, _wrong_tasks, _wrong_ids, _wrong_records, _wrong_runs, _wrong_derived, _wrong_edges):
                 yield from look(database)
     except ArchiveError as error:
         yield Finding(str(error))
@@ -102,15 +103,17 @@ def _objects() -> dict[str, tuple[str, str]]:
     made_by_us = "sql IS NOT NULL AND name NOT LIKE 'sqlite_%' AND name NOT LIKE '%words_%'"
     with closing(Database(Path(":memory:"))) as sound:
         rows = sound.rows(f"SELECT name, tbl_name, sql FROM sqlite_master WHERE {made_by_us} ORDER BY rowid")
-    return {name: (table, re.sub("(TABLE|INDEX)", r"\1 IF NOT EXISTS", made, count=1)) for name, table, made in map(tuple, rows)}
+    return {name: (table, made) for name, table, made in map(tuple, rows)}
 
 
 def _missing(database: Database) -> Iterator[Finding]:
-    there = {row["name"] for row in database.rows("SELECT name FROM sqlite_master")}
+    there = {row["name"]: row["sql"] for row in database.rows("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL")}
     for name, (table, statement) in _objects().items():
-        if name not in there and (table == name or table in there):
-            mendable = table != name or name in _REPLACEABLE
-            yield Finding(f"the {'table' if table == name else 'index'} {name} is missing", (statement, ()) if mendable else None)
+        called = f"the {'table' if table == name else 'index'} {name}"
+        if there.get(name, statement) != statement:
+            yield Finding(f"{called} is not the one that this version makes")
+        elif name not in there and (table == name or table in there):
+            yield Finding(f"{called} is missing", (statement, ()) if table != name or name in _REPLACEABLE else None)
 
 
 def _wrong_edges(database: Database) -> Iterator[Finding]:
@@ -137,7 +140,11 @@ def _dangling(database: Database) -> Iterator[Finding]:
 def _wrong_tasks(database: Database) -> Iterator[Finding]:
     for row in database.rows("SELECT seq, id, name, record, EXISTS (SELECT 1 FROM runs WHERE task_id = t.id) AS run FROM tasks t"):
         try:
-            wrong = "is another task's" if codec.loads(Task, row["record"]).id != row["id"] else ""
+            task = codec.loads(Task, row["record"])
+            wrong = "is another task's" if task.id != row["id"] else ""
+            if task.name != row["name"]:
+                name = ("UPDATE tasks SET name = ? WHERE seq = ?", (task.name, row["seq"]))
+                yield Finding(f"task {row['name']} ({row['id']}): its record has another name", name)
         except ValueError as error:
             wrong = f"cannot be read: {error}"
         if wrong:
@@ -158,40 +165,70 @@ def _wrong_ids(database: Database) -> Iterator[Finding]:
 
 
 def _wrong_records(database: Database) -> Iterator[Finding]:
-    for row in database.rows("SELECT b.kernel_id, v.* FROM verdicts v JOIN builds b ON b.id = v.build_id"):
+    build = "b.kernel_id, b.config, b.architecture, b.compiler, b.code_hash"
+    for row in database.rows(f"SELECT {build}, v.* FROM verdicts v JOIN builds b ON b.id = v.build_id"):
         gone = ("DELETE FROM verdicts WHERE seq = ?", (row["seq"],))
         try:
             verdict = codec.loads(Verdict, row["record"])
         except ValueError as error:
             yield Finding(f"verdict {row['seq']}: its record cannot be read: {error}", gone)
             continue
-        right = columns(verdict)
-        if verdict.kernel_id != row["kernel_id"]:
+        right, there = columns(verdict), verdict.environment
+        if (verdict.kernel_id, config_key(verdict.config), there.architecture, there.compiler) != tuple(row)[:4]:
             yield Finding(f"verdict {row['seq']}: its record and its columns disagree", gone)
         elif right != {name: row[name] for name in right}:
             anew = f"UPDATE verdicts SET {', '.join(f'{name} = ?' for name in right)} WHERE seq = ?"
             yield Finding(f"verdict {row['seq']}: its record and its columns disagree", (anew, (*right.values(), row["seq"])))
+        if verdict.code_hash and not row["code_hash"]:  # those of several versions of evokernel may differ
+            filled = ("UPDATE builds SET code_hash = ? WHERE id = ?", (verdict.code_hash, row["build_id"]))
+            yield Finding(f"build {row['build_id']}: its code hash is missing", filled)
 
 
-def _wrong_events(database: Database) -> Iterator[Finding]:
-    counted = "SELECT r.id, count(e.number) AS events, max(e.number) AS last FROM runs r LEFT JOIN events e ON e.run_id = r.id GROUP BY r.id"
+def _wrong_runs(database: Database) -> Iterator[Finding]:
+    counted = "SELECT r.*, count(e.number) AS events, max(e.number) AS last FROM runs r LEFT JOIN events e ON e.run_id = r.id GROUP BY r.id"
     for run in database.rows(counted):
+        try:
+            runs.held(run)
+        except ArchiveError:
+            yield Finding(f"run {run['id']}: its lease cannot be read", ("UPDATE runs SET holder = NULL WHERE id = ?", (run["id"],)))
         if run["last"] is None or run["last"] + 1 != run["events"]:
             yield Finding(f"run {run['id']}: events are missing from its log")
             continue
         try:
-            list(runs.read_events(database, run["id"]))
+            events = [logged.event for logged in runs.read_events(database, run["id"])]
         except ArchiveError as error:
             yield Finding(str(error))
+        else:
+            yield from _wrong_copies(database, run, events)
 
 
-def _wrong_vectors(database: Database) -> Iterator[Finding]:
-    tables = f"CASE kind WHEN '{words.TASK}' THEN (SELECT 1 FROM tasks t WHERE t.seq = item) ELSE (SELECT 1 FROM kernels k WHERE k.seq = item) END"
-    for row in database.rows(f"SELECT seq FROM vectors WHERE {tables} IS NULL"):
-        yield Finding(f"vector {row['seq']}: what it is of is not there", ("DELETE FROM vectors WHERE seq = ?", (row["seq"],)))
+def _wrong_copies(database: Database, run: Row, events: Sequence[runs.Event]) -> Iterator[Finding]:
+    """Rows that are missing, or do not say what the run's log does."""
+    judged = [e for e in events if isinstance(e, runs.Judged)]
+    best = max((e.verdict.fitness for e in judged if e.verdict.status is Status.VERIFIED), default=None)
+    # The logarithm's last digits are the machine's own.
+    if not math.isclose(*(-math.inf if x is None else x for x in (best, run["best_fitness"])), abs_tol=1e-9):
+        anew: tuple[str, tuple[object, ...]] = ("UPDATE runs SET best_fitness = ? WHERE id = ?", (best, run["id"]))
+        yield Finding(f"run {run['id']}: its best fitness is not what its log says", anew)
+    copies: list[tuple[str, str, int, tuple[str, ...]]] = [("events", "kind", number, (type(e).__name__,)) for number, e in enumerate(events)]
+    copies += [("attempts", "placement, status", e.number, (e.placement.value, e.verdict.status.value)) for e in judged]
+    for table, names, number, right in copies:
+        row = database.row(f"SELECT {names} FROM {table} WHERE run_id = ? AND number = ?", run["id"], number)
+        if row is None or tuple(row) != right:
+            anew = (f"UPDATE {table} SET ({names}) = ({', '.join('?' * len(right))}) WHERE run_id = ? AND number = ?", (*right, run["id"], number))
+            yield Finding(f"run {run['id']}: number {number} of its {table} is not what its log says", anew if row else None)
+
+
+def _wrong_derived(database: Database) -> Iterator[Finding]:
+    of = f"CASE kind WHEN '{words.TASK}' THEN (SELECT 1 FROM tasks t WHERE t.seq = item) ELSE (SELECT 1 FROM kernels k WHERE k.seq = item) END"
     lengths = "SELECT seq, length(vector) AS size, max(length(vector)) OVER (PARTITION BY model, kind) AS largest FROM vectors"
-    for row in database.rows(f"SELECT seq FROM ({lengths}) WHERE size != largest OR size % 4 OR size = 0"):
-        yield Finding(f"vector {row['seq']}: it is cut off", ("DELETE FROM vectors WHERE seq = ?", (row["seq"],)))
+    for table, wrong, what in (
+        ("vectors", f"{of} IS NULL", "what it is of is not there"),
+        ("vectors", f"seq IN (SELECT seq FROM ({lengths}) WHERE size != largest OR size % 4 OR size = 0)", "it is cut off"),
+        ("lessons", "evidence < 1 OR gain NOT BETWEEN 1 AND 1e308", "its gain or evidence cannot be"),
+    ):
+        for row in database.rows(f"SELECT seq FROM {table} WHERE {wrong}"):
+            yield Finding(f"{table[:-1]} {row['seq']}: {what}", (f"DELETE FROM {table} WHERE seq = ?", (row["seq"],)))
 
 
 def _rebuild_words(database: Database) -> None:

@@ -6,6 +6,7 @@ Committed transactions survive `kill -9` of the process at any moment; a power c
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -33,7 +34,10 @@ class Database:
             raise ArchiveError(f"cannot open the archive {path}: {error}; name a file in a folder that you may write to") from error
         try:
             if copied:
-                with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as source:
+                # Without a log nobody has the file open: it is read as it is, in a folder that takes no files too, and none are left beside it.
+                logged = any(Path(f"{path}{end}").exists() for end in ("-wal", "-journal"))
+                how = "mode=ro" if logged else "immutable=1"
+                with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True)) as source:
                     source.backup(self._connection)
             self._open()
         except (sqlite3.Error, ArchiveError) as error:
@@ -107,6 +111,9 @@ class Database:
             return ArchiveError(f"a text for the archive is not valid Unicode ({error.reason} at character {error.start}); nothing was stored")
         if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
             return ArchiveError(f"the archive {self.path} stayed locked for {BUSY_TIMEOUT_S:.0f} s by another process; try again when it is done")
+        if self.path.is_file() and re.search("readonly|unable to open", str(error)):
+            advice = "copy it, and its -wal if it has one, to a folder that you may write to"
+            return ArchiveError(f"the archive {self.path} cannot be used where it is ({error}); {advice}")
         if isinstance(error, sqlite3.IntegrityError):
             return ArchiveError(f"the archive {self.path} refused a row: {error}")
         if "decode to UTF-8" in str(error):

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 
+from ..errors import ArchiveError
 from ..records import Kernel, Status, Verdict, digest
 from . import words
 from .database import Database
@@ -49,6 +50,10 @@ class Lesson:
     first_seen: float
     last_seen: float
     kernels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.evidence < 1 or not (self.gain is None or 1 <= self.gain < math.inf):
+            raise ValueError(f"lesson {self.id} cannot be: it gains {self.gain}x, seen {self.evidence} times")
 
     def weight(self, now: float) -> float:
         """What it is worth now: a win its log gain, a trap as much as a gain of 10 %, more with evidence, half after each half-life."""
@@ -139,7 +144,7 @@ def condensed(text: str, named: Iterable[str], lessons: Sequence[Lesson]) -> Les
         return None
     whole = _joined(covered)
     known = dict.fromkeys(k for lesson in covered for k in lesson.kernels if k in kernels)
-    key = digest(CONDENSED, whole.target, whole.task_id, _normal(said))
+    key = digest(CONDENSED, whole.target, whole.task_id, _normal(said), *sorted(known))
     return replace(whole, id=key, kind=CONDENSED, text=f"{CONDENSED}: {_short(said)}", kernels=tuple(known))
 
 
@@ -247,8 +252,12 @@ def _forget(connection: sqlite3.Connection, lessons: Iterable[Lesson]) -> None:
 
 
 def _weighed(rows: Iterable[sqlite3.Row]) -> list[Lesson]:
-    """Rows as lessons, what weighs most first."""
-    now, found = time.time(), [Lesson(*(*tuple(row)[1:-1], tuple(row["kernels"].split()))) for row in rows]
+    """Rows as lessons, what weighs most first. Raises ArchiveError where one is none."""
+    now = time.time()
+    try:
+        found = [Lesson(*(*tuple(row)[1:-1], tuple(row["kernels"].split()))) for row in rows]
+    except ValueError as error:
+        raise ArchiveError(f"{error}; `evokernel archive check --repair` removes it") from error
     return sorted(found, key=lambda lesson: (-lesson.weight(now), lesson.id))
 
 

@@ -47,7 +47,8 @@ class Pruned:
 
 @dataclass(frozen=True)
 class Merged:
-    """Rows that the other archive had and this one had not. `replaced`: verdicts of the same key where the other's was the lower one."""
+    """Rows that the other archive had and this one had not. `replaced`: verdicts of the same key where the other's stands now. `parted`: runs that
+    went on differently there, whose events and attempts were left out."""
 
     tasks: int
     kernels: int
@@ -57,6 +58,7 @@ class Merged:
     runs: int
     attempts: int
     lessons: int
+    parted: tuple[str, ...] = ()
 
 
 def due(database: Database, target: str, here: Here, task: str | None = None, limit: int | None = None) -> list[Due]:
@@ -159,14 +161,14 @@ def merge(database: Database, other: Path, *, own: bool = False) -> Merged:
             new = [row["id"] for row in theirs.rows("SELECT * FROM kernels ORDER BY seq") if _merge_kernel(connection, row)]
             judged = theirs.rows("SELECT v.*, t.record AS task FROM verdicts v JOIN tasks t ON t.id = v.task_id ORDER BY v.seq")
             found = [offer(connection, load(r["record"]), load_task(r["task"]), imported=bool(r["imported"]) or not own) for r in judged]
-            runs, attempts = _merge_runs(connection, theirs)
-            edges = _merge_edges(connection, theirs, set(new))
+            runs, attempts, parted = _merge_runs(connection, theirs)
+            edges = _merge_edges(connection, theirs, set(new), parted)
             count = "SELECT count(*) FROM lessons"
             before = connection.execute(count).fetchone()[0]
             for lesson in lessons.listed(theirs):
                 lessons.store(connection, lesson)
             added = connection.execute(count).fetchone()[0] - before
-            return Merged(tasks, len(new), found.count("new"), found.count("lower"), edges, runs, attempts, added)
+            return Merged(tasks, len(new), found.count("new"), found.count("lower"), edges, runs, attempts, added, tuple(parted))
 
 
 def _merge_kernel(connection: sqlite3.Connection, row: sqlite3.Row) -> bool:
@@ -184,16 +186,19 @@ _ATTEMPT = (
 )  # fmt: skip
 
 
-def _merge_runs(connection: sqlite3.Connection, theirs: Database) -> tuple[int, int]:
-    """Runs with their events, attempts and uses; how many runs and attempts are new here."""
+def _merge_runs(connection: sqlite3.Connection, theirs: Database) -> tuple[int, int, list[str]]:
+    """Runs with their events, attempts and uses; how many runs and attempts are new here, and which runs went on differently."""
     runs = attempts = 0
+    parted: list[str] = []
     for row in theirs.rows("SELECT * FROM runs ORDER BY seq"):
         run_id = row["id"]
-        ours = connection.execute("SELECT number, record FROM events WHERE run_id = ? ORDER BY number DESC LIMIT 1", (run_id,)).fetchone()
         columns = "run_id, number, kind, record, created"
         events = [tuple(e) for e in theirs.rows(f"SELECT {columns} FROM events WHERE run_id = ? ORDER BY number", run_id)]
-        if ours and (ours["number"] >= len(events) or events[ours["number"]][3] != ours["record"]):
-            continue  # nothing new, or it went on differently in the two
+        ours = connection.execute(f"SELECT {columns} FROM events WHERE run_id = ? ORDER BY number", (run_id,)).fetchall()
+        if any(mine["record"] != record for mine, (*_, record, _) in zip(ours, events, strict=False)):
+            parted.append(run_id)
+        if len(ours) >= len(events) or run_id in parted:
+            continue
         runs += _insert(connection, "runs", _RUN, row)
         connection.execute("UPDATE runs SET best_fitness = ?, ended = ? WHERE id = ?", (row["best_fitness"], row["ended"], run_id))
         connection.executemany(f"INSERT INTO events ({columns}) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", events)
@@ -204,7 +209,7 @@ def _merge_runs(connection: sqlite3.Connection, theirs: Database) -> tuple[int, 
                 "INSERT INTO uses SELECT ?, seq, ?, ? FROM attempts WHERE run_id = ? AND number = ? ON CONFLICT DO NOTHING",
                 (*tuple(use)[:3], run_id, use["number"]),
             )
-    return runs, attempts
+    return runs, attempts, parted
 
 
 def _insert(connection: sqlite3.Connection, table: str, columns: tuple[str, ...], row: sqlite3.Row) -> int:
@@ -212,12 +217,13 @@ def _insert(connection: sqlite3.Connection, table: str, columns: tuple[str, ...]
     return connection.execute(sql, [row[c] for c in columns]).rowcount
 
 
-def _merge_edges(connection: sqlite3.Connection, theirs: Database, new: set[str]) -> int:
+def _merge_edges(connection: sqlite3.Connection, theirs: Database, new: set[str], parted: list[str]) -> int:
     rows = theirs.rows("SELECT e.*, a.run_id, a.number FROM edges e LEFT JOIN attempts a ON a.seq = e.attempt")
     fresh = [row for row in rows if row["child"] in new]
     for row in fresh:
         connection.execute(
             "INSERT INTO edges VALUES (?, ?, (SELECT seq FROM attempts WHERE run_id = ? AND number = ?), ?)",
-            (row["child"], row["parent"], row["run_id"], row["number"], row["diff"]),
+            # the attempt of that number here is another one where the run went on differently
+            (row["child"], row["parent"], None if row["run_id"] in parted else row["run_id"], row["number"], row["diff"]),
         )
     return len(fresh)

@@ -253,11 +253,10 @@ def acquire(database: Database, run_id: str) -> RunLog:
         ArchiveError: a live process holds it.
     """
     with database.write() as connection:
-        row = connection.execute("SELECT holder, heartbeat FROM runs WHERE id = ?", (run_id,)).fetchone()
+        row = connection.execute("SELECT id, holder, heartbeat FROM runs WHERE id = ?", (run_id,)).fetchone()
         if row is None:
             raise UsageError(f"there is no run {run_id} in {database.path}")
-        holder = codec.loads(Holder, row["holder"]) if row["holder"] else None
-        if holder and alive(holder, row["heartbeat"]):
+        if holder := held(row):
             raise ArchiveError(f"run {run_id} is being driven by process {holder.pid} on {holder.host}; wait for it, or end it and resume")
         log = RunLog(database, run_id, this_process())
         connection.execute("UPDATE runs SET holder = ?, heartbeat = ? WHERE id = ?", (codec.dumps(this_process()), time.time(), run_id))
@@ -280,13 +279,20 @@ def read_events(database: Database, run_id: str) -> Iterator[Logged]:
 def list_runs(database: Database) -> list[RunRow]:
     """All runs, newest first."""
     rows = database.rows("SELECT r.*, t.name FROM runs r JOIN tasks t ON t.id = r.task_id ORDER BY r.seq DESC")
-    return [
-        RunRow(
-            row["id"], row["task_id"], row["name"], row["target"], row["ended"],
-            bool(row["holder"]) and alive(codec.loads(Holder, row["holder"]), row["heartbeat"]), row["created"],
-        )
-        for row in rows
-    ]  # fmt: skip
+    return [RunRow(r["id"], r["task_id"], r["name"], r["target"], r["ended"], held(r) is not None, r["created"]) for r in rows]
+
+
+def held(run: sqlite3.Row) -> Holder | None:
+    """The live process that holds the lease of a run (its id, holder and heartbeat).
+
+    Raises:
+        ArchiveError: the lease cannot be read.
+    """
+    try:
+        holder = codec.loads(Holder, run["holder"]) if run["holder"] else None
+    except ValueError as error:
+        raise ArchiveError(f"the lease of run {run['id']} cannot be read: {error}; `evokernel archive check --repair` ends it") from error
+    return holder if holder and alive(holder, run["heartbeat"]) else None
 
 
 def this_process() -> Holder:

@@ -65,7 +65,20 @@ CREATE INDEX lessons_by_task ON lessons(task_id)
 # `kernels`: ids of those that a lesson rests on, with blanks between them.
 _VERSION_3 = "ALTER TABLE lessons ADD COLUMN kernels TEXT NOT NULL DEFAULT ''"
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3)  # entry n leads from schema version n to n + 1; statements end with ";\n"
+# Version 2 once made `vectors` otherwise, and the name of a task that was renamed stayed in its column: from here on all files are alike. Vectors are
+# made anew, with seqs that no index from before knows.
+_VERSION_4 = """
+DROP TABLE IF EXISTS vectors;
+CREATE TABLE vectors (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, model TEXT NOT NULL, kind TEXT NOT NULL, item INTEGER NOT NULL, part INTEGER NOT NULL,
+    vector BLOB NOT NULL, UNIQUE (kind, item, model, part)) STRICT;
+CREATE INDEX vectors_by_view ON vectors(model, kind);
+INSERT INTO sqlite_sequence VALUES ('vectors', 1 << 32);
+UPDATE tasks SET name = json_extract(record, '$.name') WHERE CASE WHEN json_valid(record) THEN json_type(record, '$.name') = 'text' END
+"""
+
+# Entry n leads from schema version n to n + 1; statements end with ";\n". What was released is never changed: files were made by it.
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 
 
 def migrate(connection: sqlite3.Connection, path: str, migrations: tuple[str, ...] = MIGRATIONS) -> None:

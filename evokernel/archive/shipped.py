@@ -72,7 +72,7 @@ def import_shipped(archive: Archive, root: Path, kind: str = "shipped", licence:
         return Imported(0)
     found, refused = list[bool](), []
     with archive.database.write() as connection:
-        for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+        for number, line in _lines(data.decode("utf-8", "replace")):
             try:
                 entry = _entry(line, number)
                 found.append(_import_entry(connection, root, entry, Origin(kind, entry.licence or licence, entry.file)))
@@ -107,8 +107,7 @@ def read_manifest(root: Path) -> list[ManifestEntry]:
         ArchiveError: a line is not an entry.
     """
     file = root / MANIFEST
-    lines = file.read_text("utf-8").splitlines() if file.exists() else []
-    return [_entry(line, number) for number, line in enumerate(lines, 1)]
+    return [_entry(line, number) for number, line in _lines(file.read_text("utf-8") if file.exists() else "")]
 
 
 def write_manifest(root: Path, entries: Sequence[ManifestEntry]) -> Path:
@@ -140,6 +139,11 @@ def target_of(file: Path) -> str:
     if target is None:
         raise ArchiveError(f"{file}: a kernel file ends in {' or '.join(SUFFIXES.values())}")
     return target
+
+
+def _lines(manifest: str) -> list[tuple[int, str]]:
+    """Its lines that are not blank, with their numbers. Other ends of lines than "\\n" stand in texts."""
+    return [(number, line) for number, line in enumerate(manifest.split("\n"), 1) if line.strip()]
 
 
 def _entry(line: str, number: int) -> ManifestEntry:

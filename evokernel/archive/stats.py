@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..records import Status
 from .database import Database
+from .runs import Confirmed, Judged, read_events
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,9 @@ class Stats:
     operators: tuple[Contribution, ...]
 
 
-# The verdict of an attempt's kernel on the run's task and device: of several the lowest.
 _ATTEMPTS = (
-    "SELECT a.run_id, a.operator, a.status, a.input_tokens + a.output_tokens AS tokens, a.cost_usd, a.seq, min(v.speedup_low) AS speedup_low "
-    "FROM attempts a CROSS JOIN events s ON s.run_id = a.run_id AND s.number = 0 LEFT JOIN builds b ON b.kernel_id = a.kernel_id "
-    "LEFT JOIN verdicts v ON v.build_id = b.id AND v.task_id = a.task_id AND v.status = ? AND a.status = v.status "
-    "AND v.device = json_extract(s.record, '$.event.device.name') "
-    "WHERE coalesce(?, a.run_id) = a.run_id GROUP BY a.seq ORDER BY a.run_id, a.number"
+    "SELECT seq, run_id, number, operator, status, input_tokens + output_tokens AS tokens, cost_usd FROM attempts "
+    "WHERE coalesce(?, run_id) = run_id ORDER BY run_id, number"
 )
 _VERIFIED = f"FROM verdicts v JOIN builds b ON b.id = v.build_id JOIN tasks t ON t.id = v.task_id WHERE v.status = '{Status.VERIFIED}'"
 _TECHNIQUES = 40
@@ -80,17 +77,31 @@ def stats(database: Database) -> Stats:
 
 def contributions(database: Database, run_id: str | None = None) -> tuple[tuple[Contribution, ...], tuple[Contribution, ...]]:
     """By operator and by stepping stone, what the attempts of a run (None: of all) did, what gained most first."""
-    attempts = database.rows(_ATTEMPTS, Status.VERIFIED.value, run_id)
+    attempts = database.rows(_ATTEMPTS, run_id)
+    fitness = {run: _fitness(database, run) for run in {row["run_id"] for row in attempts}}
     rises: dict[int, float] = {}
     best: dict[str, float] = {}
     for row in attempts:
-        low = row["speedup_low"] or 0.0
-        rises[row["seq"]] = max(math.log(low) - best.get(row["run_id"], 0.0), 0.0) if low > 0 else 0.0
-        best[row["run_id"]] = best.get(row["run_id"], 0.0) + rises[row["seq"]]
+        before = best.get(row["run_id"], 0.0)
+        rises[row["seq"]] = max(fitness[row["run_id"]].get(row["number"], -math.inf) - before, 0.0)
+        best[row["run_id"]] = before + rises[row["seq"]]
     rows = {row["seq"]: row for row in attempts}
     uses = database.rows("SELECT stone, attempt FROM uses")
     by_stone = [(use["stone"], rows[use["attempt"]]) for use in uses if use["attempt"] in rows]
     return _summed(((row["operator"], row) for row in attempts), rises), _summed(by_stone, rises)
+
+
+def _fitness(database: Database, run_id: str) -> dict[int, float]:
+    """The fitness of a run's attempts by their numbers: by the last verdict that the run's own log has of each kernel, so that nothing measured
+    later, elsewhere or under other versions mixes in, and kernels that were pruned still count."""
+    made: dict[int, str] = {}
+    fitness: dict[str, float] = {}
+    for logged in read_events(database, run_id):
+        if isinstance(logged.event, Judged):
+            made[logged.event.number] = logged.event.verdict.kernel_id
+        if isinstance(logged.event, Judged | Confirmed):
+            fitness[logged.event.verdict.kernel_id] = logged.event.verdict.fitness
+    return {number: fitness[kernel_id] for number, kernel_id in made.items()}
 
 
 def _summed(named: Iterable[tuple[str, sqlite3.Row]], rises: dict[int, float]) -> tuple[Contribution, ...]:

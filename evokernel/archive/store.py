@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from .. import codec
 from ..errors import ArchiveError, UsageError
 from ..records import Attempt, Environment, Kernel, Placement, Status, Task, Verdict
-from . import check, lessons, lifecycle, runs, search, stones, verdicts
+from . import check, lessons, lifecycle, runs, search, stones, verdicts, words
 from .database import Database
 from .lessons import Lesson, Pair
 from .lifecycle import Due, Here, Merged, Pruned
@@ -59,11 +59,12 @@ class Archive:
         self.database.close()
 
     def add_task(self, task: Task) -> Placement:
-        """Store a task: KEPT, or DUPLICATE when it was there (its file may have moved: the new path is stored)."""
+        """Store a task: KEPT, or DUPLICATE when it was there (its file may have moved: its new name and path are stored)."""
         with self.database.write() as connection:
             if verdicts.insert_task(connection, task):
                 return Placement.KEPT
-            connection.execute("UPDATE tasks SET record = ? WHERE id = ?", (codec.dumps(task), task.id))
+            sql = "UPDATE tasks SET name = ?, record = ? WHERE id = ? RETURNING seq"
+            words.index_task(connection, connection.execute(sql, (task.name, codec.dumps(task), task.id)).fetchone()["seq"], task)
             return Placement.DUPLICATE
 
     def add_kernel(self, kernel: Kernel, origin: Origin) -> Placement:
@@ -185,7 +186,8 @@ class Archive:
             UsageError: no kernel, or several.
         """
         # As a range, which the index serves: ids are hexadecimal, and "g" follows all that can come after the prefix.
-        rows = self.database.rows("SELECT id, target, text FROM kernels WHERE id >= ? AND id < ? LIMIT 9", id_prefix, f"{id_prefix}g")
+        first = id_prefix.lower()
+        rows = self.database.rows("SELECT id, target, text FROM kernels WHERE id >= ? AND id < ? LIMIT 9", first, f"{first}g")
         if not id_prefix or not rows:
             raise UsageError(f"no kernel in {self.database.path} has an id that begins with {id_prefix!r}; `evokernel archive search` lists ids")
         if len(rows) > 1:

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import codec
 from ..errors import EvokernelError
 from ..records import Task
 from . import embed, runs, structure
@@ -122,8 +121,7 @@ def start_filling(archive: Path, model: str) -> subprocess.Popen[bytes] | None:
 
 
 def _run_is_on(database: Database) -> bool:
-    rows = database.rows("SELECT holder, heartbeat FROM runs WHERE holder IS NOT NULL")
-    return any(runs.alive(codec.loads(runs.Holder, row["holder"]), row["heartbeat"]) for row in rows)
+    return any(runs.held(row) for row in database.rows("SELECT id, holder, heartbeat FROM runs WHERE holder IS NOT NULL"))
 
 
 @dataclass

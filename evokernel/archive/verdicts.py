@@ -15,7 +15,7 @@ from ..records import Environment, Kernel, Status, Task, Verdict, config_key, di
 from . import words
 from .database import Database
 
-_VAGUE = 3.0
+_WIDTHS = (0.03, 0.1, 0.3)  # of 99 % intervals, as parts of their middle: what GPUs, quiet and busy CPUs measure
 
 T = TypeVar("T")
 
@@ -76,14 +76,15 @@ def versions_key(environment: Environment) -> str:
 
 
 def lower(first: Verdict, second: Verdict) -> Verdict:
-    """Of two measurements the one that counts: the lower, the first when they are equal. One that noise has made more than
-    `_VAGUE` times as wide as the other says less than it, and gives way."""
-    one, other = first.speedup, second.speedup
-    if one and other and one.mid > 0 and other.mid > 0:
-        widths = (one.high - one.low) / one.mid, (other.high - other.low) / other.mid
-        if max(widths) > _VAGUE * min(widths):
-            return first if widths[0] < widths[1] else second
-    return second if second.fitness < first.fitness else first
+    """Of two measurements the one that counts: the lower, but one that noise has put into a wider class of `_WIDTHS` says less, and gives way.
+    A failure counts before any time. Each is placed by itself alone, so of several the same one stands in whatever order they come."""
+    return min(first, second, key=_standing)
+
+
+def _standing(verdict: Verdict) -> tuple[int, float, str]:
+    speedup = verdict.speedup
+    width = (speedup.high - speedup.low) / speedup.mid if speedup else 0.0
+    return sum(width > edge for edge in _WIDTHS), verdict.fitness, codec.dumps(verdict)  # the text: equal ones too have an order
 
 
 def known(database: Database, kernel_id: str, task_id: str, environment: Environment) -> Verdict | None:

@@ -88,9 +88,13 @@ def telling(name: str, source: str) -> list[str]:
 
 
 def index_task(connection: sqlite3.Connection, seq: int, task: Task) -> None:
+    """Index a task's words; where its name has changed, its vector goes too and is made anew later."""
+    name, source = (" ".join(words(text)) for text in (task.name, task.source))
+    before = connection.execute("SELECT name FROM task_words WHERE rowid = ?", (seq,)).fetchone()
+    if before and before[0] != name:
+        connection.execute("DELETE FROM vectors WHERE kind = ? AND item = ?", (TASK, seq))
     connection.execute("DELETE FROM task_words WHERE rowid = ?", (seq,))
-    texts = (" ".join(words(text)) for text in (task.name, task.source))
-    connection.execute("INSERT INTO task_words (rowid, name, source) VALUES (?, ?, ?)", (seq, *texts))
+    connection.execute("INSERT INTO task_words (rowid, name, source) VALUES (?, ?, ?)", (seq, name, source))
 
 
 def index_kernel(connection: sqlite3.Connection, seq: int, text: str, techniques: str) -> None:

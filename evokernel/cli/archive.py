@@ -137,7 +137,7 @@ def lineage(
     from ..api import open_archive
     from ..view.tables import contributions_text, lineage_text
 
-    if (kernel is None) == (run is None) or (run and dot):
+    if bool(kernel) == bool(run) or (run and dot):
         raise UsageError("give a kernel's ID, or --run RUN (which has no --dot)")
     with open_archive(archive, create=False) as opened:
         if run:
@@ -167,6 +167,8 @@ def import_(
     from ..codec import encode
     from ..exports.imports import import_path
 
+    if not path.exists():
+        raise UsageError(f"there is no {path}; name a dataset's folder, a parquet file, or a folder of `evokernel export folder`")
     with open_archive(archive) as opened:
         done = import_path(opened, path, licence)
     lines = [f"{done.added} kernels imported, {done.known} were known", *(f"refused: {row}" for row in done.refused)]

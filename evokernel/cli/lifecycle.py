@@ -98,7 +98,9 @@ def merge(
     from ..api import open_archive
 
     with open_archive(archive, create=False) as opened:
-        added = asdict(opened.merge(other, own=own))
-    result("added: " + ", ".join(f"{count} {name}" for name, count in added.items()))
+        done = asdict(opened.merge(other, own=own))
+    lines = ["added: " + ", ".join(f"{count} {name}" for name, count in done.items() if name != "parted")]
+    lines += [f"run {run} went on differently in {other}: its events and attempts there were left out" for run in done["parted"]]
+    result("\n".join(lines))
     if json:
-        json_line(added)
+        json_line(done)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from typing import NoReturn
@@ -40,8 +41,12 @@ def json_line(value: object) -> None:
 def fail(status: str, message: str, code: int) -> NoReturn:
     """End with a message and an exit code; with --json on the command line the object says the same."""
     say(f"evokernel: {message}")
-    if "--json" in sys.argv:
-        json_line({"status": status, "message": message})
+    try:
+        if "--json" in sys.argv:
+            json_line({"status": status, "message": message})
+        print(end="", flush=True)
+    except OSError:  # it is stdout that fails; what waits in it would fail once more at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 

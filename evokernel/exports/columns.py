@@ -59,7 +59,7 @@ class Source:
 
 def level_of(task: Task | None) -> tuple[int, int] | None:
     """Level and number of a task of KernelBench, by its path; None for others."""
-    found = re.search(r"(?:^|/)level(\d+)/0*(\d+)_[^/]*\.py$", task.path) if task else None
+    found = re.search(r"(?:^|/)level(\d{1,9})/0*(\d{1,9})_[^/]*\.py$", task.path) if task else None
     return (int(found[1]), int(found[2])) if found else None
 
 

@@ -36,7 +36,7 @@ def write_folder(archive: Archive, folder: Path, selection: Selection) -> tuple[
 def _entry(root: Path, source: Source, ids: set[str]) -> ManifestEntry:
     kernel, task, verdict = source.kernel, source.task, source.verdict
     assert task and verdict
-    group = "".join(c if c.isalnum() or c in "-_" else "_" for c in task.name)
+    group = "".join(c if c.isalnum() or c in "-_" else "_" for c in task.name[:60])  # a folder's name has at most 255 bytes
     file = root / group / f"{kernel['id']}{SUFFIXES[kernel['target']]}"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(kernel["text"], encoding="utf-8")

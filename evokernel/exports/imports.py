@@ -77,7 +77,7 @@ def import_path(archive: Archive, path: Path, licence: str = "") -> Result:
         done = import_shipped(archive, path, "import", licence)
         return Result(done.added, done.known, refused=done.refused)
     if path.suffix in (".db", ".sqlite") and path.is_file():
-        raise UsageError(f"{path} is an archive: `evokernel archive merge {path}` takes it in")
+        raise UsageError(f"{path} is a database; if it is an archive, `evokernel archive merge {path}` takes it in")
     files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
     if not files:
         raise UsageError(f"{path} holds neither {MANIFEST} nor parquet files; name a dataset's folder, or a folder of `evokernel export folder`")
@@ -111,9 +111,9 @@ class _Reader:
         self.file, self._licence = file, licence
         try:
             self._parquet: Any = parquet.ParquetFile(file)
-        except (ArrowException, OSError) as error:
+            names = set(self._parquet.schema_arrow.names)
+        except (ArrowException, OSError, UnicodeDecodeError) as error:
             raise ArchiveError(f"{file} cannot be read as a parquet file: {error}") from error
-        names = set(self._parquet.schema_arrow.names)
         self.pairs = names >= {"slow", "fast", "diff"} and names <= set(PAIRS)
         self._ours = names >= set(OURS)
         self._name = (root if root.is_dir() else file).resolve().name
@@ -124,7 +124,7 @@ class _Reader:
     def rows(self) -> Iterator[tuple[int, _Reader, str, dict[str, Any] | None]]:
         """Number of the row in the dataset, this, the row's name for messages, and its values (None: a text is no Unicode)."""
         number = 0
-        for batch in self._parquet.iter_batches(_BATCH, columns=self._columns):
+        for batch in self._batches():
             for i in range(batch.num_rows):
                 try:
                     (row,) = batch.slice(i, 1).to_pylist()
@@ -134,6 +134,14 @@ class _Reader:
                 key = row.get("__index_level_0__") if row and self._ours else None
                 yield key if isinstance(key, int) else number, self, where, row
                 number += 1
+
+    def _batches(self) -> Iterator[Any]:
+        from pyarrow import ArrowException
+
+        try:
+            yield from self._parquet.iter_batches(_BATCH, columns=self._columns)
+        except (ArrowException, OSError) as error:
+            raise ArchiveError(f"{self.file} is damaged: {error}; get it again, what was read before is kept") from error
 
     def item(self, row: dict[str, Any]) -> _Item | None:
         """Raises ArchiveError, KernelFileError or one of _MALFORMED where the row is not what it says; None: its authors did not find it correct."""

@@ -75,13 +75,14 @@ def sources(database: Database, selection: Selection) -> Iterator[Source]:
 
 
 def left_out(database: Database, selection: Selection) -> dict[str, int]:
-    """How many kernels are left out, by the first reason of each."""
+    """How many kernels of the target and device asked for are left out, by the first reason of each."""
     if selection.everything:
         return {}
+    condition, values = where(Filters(target=selection.target, device=selection.device))
     rows = database.rows(
         f"SELECT CASE WHEN {LICENCE} = '' THEN 'licence not known (--licence states that of your own)' WHEN k.quarantined IS NOT NULL "
-        f"THEN 'quarantined' WHEN max(v.seq) IS NULL THEN 'never judged' END AS why {_FROM} WHERE k.target = coalesce(?, k.target) GROUP BY k.seq",
-        selection.licence, selection.target,
+        f"THEN 'quarantined' WHEN max(v.seq) IS NULL THEN 'never judged' END AS why {_FROM} WHERE {condition} GROUP BY k.seq",
+        selection.licence, *values,
     )  # fmt: skip
     return dict(Counter(row["why"] for row in rows if row["why"]))
 

@@ -34,7 +34,22 @@ def prompt_of(lessons: Sequence[Lesson]) -> Prompt:
 
 
 def read(answer: Completion, lessons: Sequence[Lesson]) -> list[Lesson]:
-    """The first MOST lines of an answer that say something and end with kernels in brackets of which the lessons know one."""
-    lines = (line.rpartition("[") for line in without_reasoning(answer.text).splitlines() if answer.stop != "refused")
-    made = (condensed(text.strip(" -*"), re.findall(r"[0-9a-f]+", named), lessons) for text, _, named in lines)
-    return list(islice(filter(None, made), MOST))
+    """The first MOST lines of an answer that say something and name kernels in brackets of which the lessons know one; equal ones are one."""
+    said: dict[str, list[str]] = {}
+    for line in without_reasoning(answer.text).splitlines() if answer.stop != "refused" else ():
+        text, kernels = _split(line)
+        said.setdefault(text, []).extend(kernels)
+    return list(islice(filter(None, (condensed(text, kernels, lessons) for text, kernels in said.items())), MOST))
+
+
+def _split(line: str) -> tuple[str, list[str]]:
+    """What a line says, without its bullet or number, and the kernels in its brackets; other brackets stay."""
+    kernels: list[str] = []
+
+    def named(bracket: re.Match[str]) -> str:
+        found = re.findall(r"\b[0-9a-f]{16}\b", bracket[0].lower())
+        kernels.extend(found)
+        return "" if found else bracket[0]
+
+    text = re.sub(r"[,; ]{0,2}\[[^][]*\]", named, " ".join(line.split()))
+    return re.sub(r"^[-* ]*(\d+[.)] )?", "", text).strip(" -*,;:"), kernels

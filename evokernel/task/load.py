@@ -278,6 +278,8 @@ def check_leaf(leaf: Leaf, kind: str) -> None:
             f"{kind} `{leaf.path}` is a {type(leaf.value).__module__}.{type(leaf.value).__qualname__}; only tensors, numbers, bools, strings, None "
             "and dicts, lists, tuples, named tuples and dataclasses of them can be judged", refused=True,
         )  # fmt: skip
+    elif kind == "input" and isinstance(leaf.value, int) and not -(1 << 63) <= leaf.value < 1 << 63:
+        raise TaskError(f"input `{leaf.path}` is an integer beyond 64 bits: no kernel can take it", refused=True)
 
 
 def check_tensor(tensor: Tensor, what: str) -> None:

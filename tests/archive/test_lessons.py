@@ -230,6 +230,28 @@ def test_it_shows_which_operators_and_stones_mattered(archive: Archive) -> None:
     assert counted.devices == {DEVICE.name: 3} and counted.targets == {"cpp": 5} and counted.origins == {"run": 4, "user": 1}
 
 
+def test_what_a_run_did_does_not_change_by_what_is_measured_merged_or_pruned_later(archive: Archive, tmp_path: Path) -> None:
+    record = recorder(archive)
+    draft, better, slow = (kernel(n) for n in range(3))
+    record(draft, verified(draft, 800), operator="translate")
+    record(better, verified(better, 500), operator="mutate", parents=(draft.id,))
+    record(slow, verified(slow, 900))
+    archive.confirm(verified(better, 550), TASK, record.log, 1.0)  # the run's own second look counts
+    archive.database.rows("UPDATE runs SET ended = 'done'")
+    before = archive.contributions(record.log.run_id)
+    assert [(c.name, c.gain) for c in before[0]] == [("mutate", pytest.approx(800 / 550)), ("translate", pytest.approx(0.99 / 0.8))]
+    archive.rejudged(verified(better, 1000, where=environment(torch="3")), TASK)
+    archive.rejudged(verified(better, 1000, where=replace(environment(), protocol=99)), TASK)
+    with Archive(tmp_path / "other.db") as other:
+        other.add_task(TASK)
+        other.add_kernel(better, Origin("user"))
+        other.rejudged(verified(better, 2000), TASK)
+    archive.merge(tmp_path / "other.db")
+    assert archive.contributions(record.log.run_id) == before
+    assert archive.prune(0.0, 1, apply=True).kernels == (slow.id,)
+    assert archive.contributions(record.log.run_id) == before and archive.stats().operators == before[0]
+
+
 def test_lineage_as_a_graph_for_graphviz(archive: Archive, record: Recorder) -> None:
     a, b = kernel(1), kernel(2)
     record(a, verified(a, 500))

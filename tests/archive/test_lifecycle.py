@@ -1,5 +1,7 @@
 """What may go, two archives made one, what is to be judged again, and repairs."""
 
+import itertools
+import os
 import random
 import signal
 import sqlite3
@@ -21,7 +23,7 @@ from evokernel.archive.verdicts import Origin
 from evokernel.errors import ArchiveError, UsageError
 from evokernel.records import ErrorRow, Status
 from evokernel.search.run import resume, run_search
-from tests.archive.test_store import Recorder
+from tests.archive.test_store import Recorder, measured
 from tests.search.fake_judge import DEVICE, FakeJudge, environment, failed, kernel_text, make, make_task, verified
 
 TASK = make_task()
@@ -183,6 +185,64 @@ def test_merging_both_ways_gives_the_same_rows(archive: Archive, tmp_path: Path)
         assert [x for x in one if not x.startswith("kernels")] == [x for x in two if not x.startswith("kernels")]
 
 
+def test_merging_in_any_order_and_again_gives_the_same_verdicts(tmp_path: Path) -> None:
+    k, wrong = kernel(1), kernel(2)
+    files = []
+    for n, interval in enumerate(((0.9989, 1.0, 1.002), (0.9922, 1.0, 1.012), (0.987, 1.0, 1.032))):
+        files.append(tmp_path / f"{n}.db")
+        with Archive(files[-1]) as other:
+            add(other, k, "user", measured(k, *interval))
+            add(other, wrong, "user", failed(wrong, message=f"out[{n}]"))
+    stand = set()
+    for number, order in enumerate(itertools.permutations(files)):
+        with Archive(tmp_path / f"all{number}.db") as archive:
+            assert [archive.merge(file).verdicts for file in order] == [2, 0, 0]
+            assert [archive.merge(file).replaced for file in order] == [0, 0, 0]
+            stand.add(tuple(row["record"] for row in archive.database.rows("SELECT record FROM verdicts ORDER BY record")))
+    assert len(stand) == 1
+
+
+def test_of_a_run_that_went_on_differently_the_other_part_is_left_out_and_named(archive: Archive, tmp_path: Path) -> None:
+    first, mine, theirs = (kernel(n) for n in range(3))
+    record = recorder(archive)
+    record(first, verified(first, 500))
+    run_id = record.log.run_id
+    record.log.release()
+    with sqlite3.connect(tmp_path / "b.db") as copy:
+        archive.database._connection.backup(copy)
+    with Archive(tmp_path / "b.db") as other:
+        for each, k, operator in ((archive, mine, "mutate"), (other, theirs, "crossover")):
+            going = Recorder(each, each.acquire_run(run_id), TASK)
+            going.number = 1
+            going(k, verified(k, 400), operator=operator, parents=(first.id,))
+            going.log.release()
+    merged = archive.merge(tmp_path / "b.db", own=True)
+    assert (merged.kernels, merged.verdicts, merged.edges, merged.attempts, merged.parted) == (1, 1, 1, 0, (run_id,))
+    lineage = archive.lineage(theirs.id)
+    assert lineage.edges[first.id, theirs.id]["operator"] != "mutate"  # the attempt of that number made another kernel
+    assert archive.merge(tmp_path / "b.db", own=True) == Merged(0, 0, 0, 0, 0, 0, 0, 0, (run_id,)) and archive.check() == []
+
+
+def test_merging_leaves_nothing_beside_the_other_file(archive: Archive, tmp_path: Path, other_file: Path) -> None:
+    before = sorted(tmp_path.glob("other.db*"))
+    archive.merge(other_file)
+    assert sorted(tmp_path.glob("other.db*")) == before == [other_file]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_archive_in_a_read_only_folder_is_merged_and_otherwise_told_to_be_copied(archive: Archive, other_file: Path) -> None:
+    folder = other_file.parent / "ro"
+    folder.mkdir()
+    there = other_file.rename(folder / "other.db")
+    folder.chmod(0o500)
+    try:
+        assert archive.merge(there).kernels == 5
+        with pytest.raises(ArchiveError, match="copy it"):
+            Archive(there)
+    finally:
+        folder.chmod(0o700)
+
+
 def test_a_run_that_went_on_elsewhere_goes_on_here(archive: Archive, tmp_path: Path) -> None:
     judge = FakeJudge()
     judge.raises = {1: KeyboardInterrupt()}
@@ -261,7 +321,7 @@ def test_repair_mends_what_it_can_and_says_what_it_cannot(archive: Archive) -> N
     raw.execute("UPDATE verdicts SET record = '{' WHERE seq = 3")
     raw.execute("DELETE FROM kernels WHERE id = ?", (d.id,))
     raw.execute("INSERT INTO edges VALUES (?, ?, NULL, '')", (a.id, b.id))
-    raw.execute("UPDATE vectors SET vector = x'00' WHERE seq = 1")
+    raw.execute("UPDATE vectors SET vector = x'00' WHERE seq = (SELECT min(seq) FROM vectors)")
     raw.execute("INSERT INTO lessons VALUES (99, 'x', 'win', 'cpp', 'gone', 't', 1.5, 1, 1, 1, '')")
     raw.execute("INSERT INTO vectors VALUES (999, 'm', 'code', 12345, 0, x'00000000')")
     raw.execute("PRAGMA foreign_keys = ON")

@@ -1,3 +1,6 @@
+import functools
+import hashlib
+import itertools
 import math
 import os
 import random
@@ -11,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from evokernel import codec
-from evokernel.archive import schema
+from evokernel.archive import schema, verdicts
 from evokernel.archive.lineage import path
 from evokernel.archive.runs import Judged, Logged, RunSettings, Started, StoneRef
 from evokernel.archive.search import Filters
 from evokernel.archive.store import Archive
 from evokernel.archive.verdicts import Origin, store
 from evokernel.errors import ArchiveError, UsageError
-from evokernel.records import Attempt, ErrorRow, Placement, Proposal, Reply, Role, Status
+from evokernel.records import Attempt, ErrorRow, Interval, Placement, Proposal, Reply, Role, Status, Timing
 from tests.search.fake_judge import DEVICE, environment, failed, kernel_text, make, make_task, tensor, verified
 
 TASK = make_task()
@@ -78,6 +81,33 @@ def test_of_two_measurements_of_a_key_the_lower_counts(archive: Archive, record:
     assert archive.known(k.id, TASK.id, environment()).time_us == 800
     record(k, failed(k))
     assert archive.best(TASK.id, "cpp") is None or archive.known(k.id, TASK.id, environment()).status is Status.MISMATCH
+
+
+def measured(k, low: float, mid: float, high: float):
+    """A verdict with this interval of its speedup."""
+    (mode,) = verified(k, 1000.0 / mid).timing.modes
+    baseline = replace(mode.baselines[0], speedup=Interval(low, mid, high))
+    return replace(verified(k, 1000.0 / mid), timing=Timing("cold", (replace(mode, baselines=(baseline,)),)))
+
+
+def test_of_several_measurements_the_same_one_stands_in_any_order() -> None:
+    k, rng = kernel(), random.Random(0)
+    middles = [rng.uniform(0.9, 1.1) for _ in range(300)]
+    several = [measured(k, mid * (1 - w), mid, mid * (1 + w)) for mid, w in zip(middles, itertools.cycle((0.004, 0.02, 0.1, 0.4)), strict=False)]
+    several += [measured(k, 0.0, 1.0, math.inf), failed(k), failed(k, message="another"), failed(k, Status.CRASHED)]
+    for _ in range(2000):
+        three = rng.sample(several, 3)
+        stand = {codec.dumps(functools.reduce(verdicts.lower, order)) for order in itertools.permutations(three)}
+        assert len(stand) == 1
+
+
+def test_the_lower_stands_but_a_vague_one_gives_way() -> None:
+    k = kernel()
+    good, lower, vague, open_ = (measured(k, *i) for i in ((0.99, 1.0, 1.01), (0.985, 0.992, 1.0), (0.7, 0.95, 1.2), (0.0, 1.0, math.inf)))
+    assert verdicts.lower(good, lower) == verdicts.lower(lower, good) == lower
+    for wide in (vague, open_):
+        assert verdicts.lower(good, wide) == verdicts.lower(wide, good) == good
+        assert verdicts.lower(wide, failed(k)) == failed(k)  # a failure is not displaced by any time
 
 
 def test_the_same_code_in_another_text_shares_the_measurement(record: Recorder) -> None:
@@ -360,6 +390,79 @@ def test_a_file_of_version_1_is_brought_up_to_date(tmp_path: Path) -> None:
         log = archive.acquire_run("r")
         assert Recorder(archive, log)(k, verified(k, 400)).placement is Placement.NEW_BEST
         assert archive.usefulness([k.id], "early") == {k.id: 0.5} and archive.lessons() == []
+
+
+# Of each migration that was released: files were made by it, so a change is a further one.
+RELEASED = ["0e860f73a801fcf4", "d52919f097d1c083", "d0cae91f353ff8c9", "5e5d9b75292e291c"]
+
+
+def test_a_migration_that_was_released_is_never_changed() -> None:
+    assert [hashlib.sha256(step.encode()).hexdigest()[:16] for step in schema.MIGRATIONS] == RELEASED
+
+
+def test_a_file_made_while_version_2_was_another_becomes_like_all_others(archive: Archive, tmp_path: Path) -> None:
+    file = tmp_path / "old.db"
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    first, second, third = schema.MIGRATIONS[:3]
+    second = second.replace(" AUTOINCREMENT", "").replace("UNIQUE (kind, item, model, part)", "UNIQUE (model, kind, item, part)")
+    second = second.replace("CREATE INDEX vectors_by_view ON vectors(model, kind);\n", "")
+    schema.migrate(connection, str(file), (first, second, third))
+    connection.execute("INSERT INTO tasks VALUES (1, ?, 'old name', ?, 1.0)", (TASK.id, codec.dumps(TASK)))
+    connection.execute("INSERT INTO vectors VALUES (1, 'm', 'task', 1, 0, x'00000000')")
+    connection.close()
+    made = "SELECT name, sql FROM sqlite_master ORDER BY name"
+    with Archive(file) as old:
+        assert [tuple(r) for r in old.database.rows(made)] == [tuple(r) for r in archive.database.rows(made)]
+        assert old.check() == [] and old.fill().complete and old.task(TASK.id).name == TASK.name
+        assert archive.merge(file).tasks == 0
+        old.database.rows("DROP INDEX vectors_by_view")
+        old.database.rows("CREATE INDEX vectors_by_view ON vectors(kind)")
+        assert old.check() == ["the index vectors_by_view is not the one that this version makes"]
+
+
+def test_a_task_whose_file_was_renamed_has_its_new_name_everywhere(archive: Archive) -> None:
+    archive.add_kernel(kernel(), Origin("user"))
+    archive.rejudged(verified(kernel(), 500), TASK)
+    assert archive.add_task(replace(TASK, name="fresh", path="fresh.py")) is Placement.DUPLICATE
+    assert archive.task_names() == {TASK.id: "fresh"} and archive.find_tasks("fresh") == [TASK.id]
+    assert archive.search("fresh", Filters()) and not archive.search(TASK.name.partition("_")[2], Filters(op=TASK.name)) and archive.check() == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        ("UPDATE events SET kind = 'X' WHERE number = 1", "number 1 of its events"), ("UPDATE builds SET code_hash = ''", "code hash"),
+        ("UPDATE runs SET best_fitness = 99", "best fitness"), ("UPDATE runs SET best_fitness = NULL", "best fitness"),
+        ("UPDATE attempts SET placement = 'new_best' WHERE number = 1", "number 1 of its attempts"),
+        ("UPDATE attempts SET status = 'x'", "number 0 of its attempts"),
+        ("UPDATE tasks SET name = 'other'", "another name"), ("UPDATE runs SET holder = 'x'", "lease cannot be read"),
+        ("INSERT INTO lessons VALUES (9, 'x', 'win', 'cpp', '{task}', 't', 1.5, 0, 1, 1, '')", "lesson 9"),
+        ("INSERT INTO lessons VALUES (9, 'x', 'win', 'cpp', '{task}', 't', -1.0, 1, 1, 1, '')", "lesson 9"),
+    ],
+)  # fmt: skip
+def test_a_column_that_does_not_say_what_its_record_does_is_found_and_mended(archive: Archive, record: Recorder, damage: str, problem: str) -> None:
+    a, b = kernel(1), kernel(2)
+    record(a, verified(a, 400, code="one"))
+    record(b, verified(b, 500, code="two"))
+    record.log.release()
+    rows = "SELECT e.kind, b.code_hash, r.best_fitness, r.holder, a.placement, a.status, t.name FROM events e, builds b, runs r, attempts a, tasks t"
+    before = [tuple(r) for r in archive.database.rows(rows)]
+    archive.lessons()
+    assert archive.check() == []
+    archive.database.rows(damage.format(task=TASK.id))
+    assert problem in "; ".join(archive.check())
+    if "lease" in problem or "lesson" in problem:
+        with pytest.raises(ArchiveError, match="check --repair"):
+            archive.runs() if "lease" in problem else archive.lessons()
+    assert all(": repaired" in said for said in archive.check(repair=True)) and archive.check() == []
+    assert [tuple(r) for r in archive.database.rows(rows)] == before and archive.lessons() == []
+
+
+def test_an_attempt_that_is_gone_is_named(archive: Archive, record: Recorder) -> None:
+    record(kernel(1), verified(kernel(1), 400))
+    archive.database.rows("DELETE FROM attempts")
+    assert archive.check() == [f"run {record.log.run_id}: number 0 of its attempts is not what its log says"]
 
 
 def test_a_failing_migration_leaves_the_file_as_it_was(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_what_was_learned_is_told(run: Run) -> None:
     code, found, err = run("lineage", child, "--dot")
     assert code == 0 and len(found["kernels"]) == 2 and found["edges"][0]["operator"] == "mutate" and err.startswith("digraph")
     assert run("lineage")[0] == 2 and run("lineage", child, "--run", "x")[0] == 2
+    assert "--run RUN" in run("lineage", "--run", "")[1]["message"] and run("show", child.upper())[1]["kernel"]["id"] == child
 
 
 def test_judging_again_finds_the_wrong_one_and_is_done_once(folder: Path, own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +91,7 @@ def test_pruning_merging_and_repair(folder: Path, run: Run) -> None:
     assert code == 0 and found["kernels"] == [] and "would be removed" in err
     assert run("merge", "a.db", archive="b.db")[0] == 2 and not (folder / "b.db").exists()
     Archive(folder / "b.db").close()
+    assert run("import", "nope", archive="new/b.db")[0] == 2 and not (folder / "new").exists()
     code, found, err = run("merge", "a.db", archive="b.db")
     assert code == 0 and (found["kernels"], found["runs"], found["attempts"], found["edges"]) == (2, 1, 2, 1), err
     assert run("merge", "b.db", archive="b.db")[0] == 2

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from evokernel.archive.store import Archive
+
 COMMAND = [sys.executable, "-c", "from evokernel.cli import main; main()"]
 FIXTURES = Path(__file__).parent.parent / "cheats"
 Here = Callable[..., tuple[int, str, str]]
@@ -99,6 +101,15 @@ def test_a_killed_run_goes_on_and_leaves_nothing_behind(folder: Path) -> None:
     assert code == 0, err
     assert last_object(out)["run"] == row["id"]
     assert "#0 " not in err, "what was judged before is not judged again"
+
+
+@pytest.mark.parametrize("json", [(), ("--json",)])
+def test_a_full_disk_under_stdout_is_told_once(folder: Path, json: tuple[str, ...]) -> None:
+    Archive(folder / "a.db").close()
+    with Path("/dev/full").open("w") as full:
+        command = [*COMMAND, "archive", "runs", "--archive", "a.db", *json]
+        done = subprocess.run(command, cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2 and "No space left" in done.stderr and "Traceback" not in done.stderr and "ignored" not in done.stderr
 
 
 def marked(mark: str) -> list[int]:

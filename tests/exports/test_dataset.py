@@ -170,8 +170,14 @@ def test_unknown_licences_and_quarantined_ones_stay_here(archive: Archive, tmp_p
     with pytest.raises(UsageError, match="not empty"):
         write_dataset(archive, tmp_path / "ds", Selection())
     with pytest.raises(UsageError, match="no kernel to export"):
-        write_dataset(archive, tmp_path / "none", Selection(device="Other"))
+        write_dataset(archive, tmp_path / "none", Selection(device="Nowhere"))
     assert not (tmp_path / "none").exists() and not list(tmp_path.glob(".*"))
+    other = make(kernel_text(7))
+    add(archive, other, verified(other, 5.0, where=environment("Other")), origin=NONE)
+    there = write_dataset(archive, tmp_path / "there", Selection(device=environment().device))
+    assert sum(there.left_out.values()) == 3  # neither those of other devices nor those of none
+    with pytest.raises(UsageError, match="1 kernels left out: licence"):
+        write_dataset(archive, tmp_path / "elsewhere", Selection(device="Other"))
 
 
 def test_pairs_are_told_apart_by_measurement(archive: Archive, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Kernels from elsewhere. The rows in the layout of the published AI CUDA Engineer Archive are made up."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -11,6 +13,7 @@ from evokernel.archive.shipped import MANIFEST
 from evokernel.archive.store import Archive
 from evokernel.archive.verdicts import Origin
 from evokernel.cli import main
+from evokernel.codec import dumps
 from evokernel.errors import ArchiveError, UsageError
 from evokernel.exports.columns import PUBLISHED
 from evokernel.exports.dataset import write_dataset
@@ -18,7 +21,7 @@ from evokernel.exports.folder import write_folder
 from evokernel.exports.imports import import_path
 from evokernel.exports.module import verified as verified_for
 from evokernel.exports.selection import Selection
-from tests.exports.test_dataset import TASK, add
+from tests.exports.test_dataset import TASK, add, task_of
 from tests.search.fake_judge import environment, failed, kernel_text, make, verified
 
 EXTENSION = "#include <torch/extension.h>\n__global__ void twice(float* x) {{ x[threadIdx.x] *= {n}; }}\nPYBIND11_MODULE(X, m) {{}}\n"
@@ -169,6 +172,53 @@ def test_bytes_that_are_no_unicode_are_refused(archive: Archive, tmp_path: Path)
     parquet.write_table(table.set_column(table.schema.get_field_index("CUDA_Code"), "CUDA_Code", codes), file)
     done = import_path(archive, file)
     assert done.added == 1 and done.refused == ("x.parquet, row 0: a text is not valid Unicode",)
+
+
+def test_numbers_that_no_column_takes_are_refused_and_odd_names_exported(archive: Archive, tmp_path: Path) -> None:
+    kernels = [make(kernel_text(n)) for n in range(5)]
+    for kernel in kernels:
+        add(archive, kernel, verified(kernel, 5.0))
+    write_dataset(archive, tmp_path / "ds", Selection())
+    (file,) = (tmp_path / "ds").rglob("*.parquet")
+    table = parquet.read_table(file)
+    rows = table.to_pylist()
+    changes = [("verdict", '"protocol":', "protocol"), ("verdict", '"milestone":', "milestone"), ("verdict", '"calls":', "calls")]
+    for row, (column, field, _) in zip(rows, changes, strict=False):
+        row[column] = re.sub(rf"{field}-?\d+", f"{field}{1 << 70}", row[column])
+    for row, name, path in ((rows[3], "n" * 5000, "level99999999999999999999/1_x.py"), (rows[4], "\u540d" * 200, "level3/99999999999999999999_x.py")):
+        row["task"] = dumps(replace(TASK, name=name, path=path))
+    parquet.write_table(pyarrow.Table.from_pylist(rows, schema=table.schema), file)
+    with Archive(tmp_path / "b.db") as second:
+        done = import_path(second, file)
+        for said, (_, _, field), kernel in zip(done.refused, changes, kernels, strict=False):
+            assert f"({kernel.id})" in said and f"{field}: an integer does not fit in 64 bits" in said
+        assert (done.added, len(done.refused)) == (2, 3) and second.check() == []
+        write_dataset(second, tmp_path / "again", Selection(everything=True))
+        write_folder(second, tmp_path / "folder", Selection(verified=True, everything=True))
+    with Archive(tmp_path / "c.db") as third:
+        assert import_path(third, tmp_path / "again").added == 2 and import_path(third, tmp_path / "folder").known == 2
+
+
+@pytest.mark.parametrize("how", ["dataset", "folder"])
+def test_texts_with_odd_ends_of_lines_come_back(how: str, archive: Archive, tmp_path: Path) -> None:
+    odd = "a\u2028b\u2029c\x85d\x0ce\x1cf\rg"
+    kernel, task = make(kernel_text(1)), task_of(f"# {odd}\npass")
+    add(archive, kernel, replace(verified(kernel, 5.0), message=odd), task)
+    write = write_folder if how == "folder" else write_dataset
+    write(archive, tmp_path / "x", Selection(verified=True, everything=True))
+    with Archive(tmp_path / "b.db") as second:
+        done = import_path(second, tmp_path / "x")
+        assert (done.added, done.refused) == (1, ()) and second.task(task.id).source == task.source
+        assert [e.verdict.message for e in second.entries(Filters()) if e.verdict] == [odd]
+
+
+def test_a_file_that_is_damaged_in_the_middle_is_named(archive: Archive, tmp_path: Path) -> None:
+    file = published(tmp_path / "x.parquet", *({"CUDA_Code": f"int marker{n};" + "// x\n" * n} for n in range(300)))
+    data = bytearray(file.read_bytes())
+    data[40 : len(data) // 2] = bytes(len(data) // 2 - 40)
+    file.write_bytes(data)
+    with pytest.raises(ArchiveError, match=r"x\.parquet is damaged"):
+        import_path(archive, file)
 
 
 def test_what_cannot_be_imported_says_what_can(archive: Archive, tmp_path: Path) -> None:

@@ -126,6 +126,25 @@ def test_a_sentence_without_evidence_is_dropped_and_the_rest_is_bounded(archive:
     assert len(ids(prompt.rest)) == TRAPS + 1 and not ids(prompt.prefix.partition("Answer with")[0])
 
 
+A, B, C = "00000000000000aa", "00000000000000bb", "00000000000000cc"
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (f"Use tiles. [{A}], [{B}]", [("Use tiles.", (A, B))]), (f"- Use tiles [{A}] [{B}]; [{C}].", [("Use tiles.", (A, B, C))]),
+        (f"1. Use tiles [{A.upper()}]", [("Use tiles", (A,))]), (f"* 2) 2.5x by out[3] tiles [kernel {B}]", [("2.5x by out[3] tiles", (B,))]),
+        (f"Same [{A}]\nOther [{A}]\nSame  [{B}]", [("Same", (A, B)), ("Other", (A,))]),
+        (f"Use 4 [{A}]\nUse 8 [{B}]", [("Use 4", (A,)), ("Use 8", (B,))]), (f"[{A}]: Use [{B}] tiles", [("Use tiles", (A, B))]),
+        (f"[{A}]", []), ("Use tiles [x, 0123456789abcdef]", []), (f"Use tiles {A}", []),
+    ],
+)  # fmt: skip
+def test_what_is_kept_of_an_answer(said: str, kept: list[tuple[str, tuple[str, ...]]]) -> None:
+    known = [Lesson(k, TRAP, "cpp", "t", k, None, 1, 1.0, 1.0, (k,)) for k in (A, B, C)]
+    made = condensing.read(Completion(said, "end"), known)
+    assert [(x.text.removeprefix("condensed: "), x.kernels) for x in made] == kept and len({x.id for x in made}) == len(kept)
+
+
 @pytest.mark.parametrize(
     ("said", "tokens"),
     [
