@@ -23,9 +23,9 @@ from typing import Any
 
 import report
 
-from evokernel import codec, targets
+from evokernel import targets
 from evokernel.api import cache_folder, read_kernel
-from evokernel.archive.shipped import ManifestEntry, manifest_entry
+from evokernel.archive.shipped import ManifestEntry, manifest_entry, read_entries
 from evokernel.errors import EvokernelError
 from evokernel.judge.lane import Lane, LaneSettings
 from evokernel.records import Status, Verdict
@@ -33,10 +33,6 @@ from evokernel.records import Status, Verdict
 ROOT = Path(__file__).parent.parent
 SEEDS = ROOT / "archive"
 STILL = 0.01  # a side whose time changed by less has not moved
-
-
-def read_entries(file: Path) -> list[ManifestEntry]:
-    return [codec.loads(ManifestEntry, line) for line in file.read_text("utf-8").splitlines() if line.strip()]
 
 
 def judged_again(old: list[ManifestEntry], target: str, until: float) -> Iterator[tuple[ManifestEntry, ManifestEntry | str]]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from evokernel import codec, targets
 from evokernel.api import cache_folder, read_kernel
-from evokernel.archive.shipped import ManifestEntry, manifest_entry, read_manifest, write_manifest
+from evokernel.archive.shipped import ManifestEntry, manifest_entry, read_entries, read_manifest, write_manifest
 from evokernel.errors import EvokernelError
 from evokernel.judge.bounds import Costs, bounds, costs
 from evokernel.judge.cases import Cases
@@ -132,7 +132,7 @@ def main() -> None:
         print(write_manifest(SEEDS, bounded(read_manifest(SEEDS))))
         return
     if arguments.merge:
-        print(merge([codec.loads(ManifestEntry, line) for line in arguments.merge.read_text().splitlines()]))
+        print(merge(read_entries(arguments.merge)))
         return
     suffix = targets.get(arguments.target).suffix
     tasks = arguments.tasks or sorted({f.parent.name for f in SEEDS.glob(f"*/*{suffix}")})

@@ -107,7 +107,16 @@ def read_manifest(root: Path) -> list[ManifestEntry]:
         ArchiveError: a line is not an entry.
     """
     file = root / MANIFEST
-    return [_entry(line, number) for number, line in _lines(file.read_text("utf-8") if file.exists() else "")]
+    return read_entries(file) if file.exists() else []
+
+
+def read_entries(file: Path) -> list[ManifestEntry]:
+    """The entries of a file of the manifest's form.
+
+    Raises:
+        ArchiveError: a line is not an entry.
+    """
+    return [_entry(line, number) for number, line in _lines(file.read_text("utf-8"))]
 
 
 def write_manifest(root: Path, entries: Sequence[ManifestEntry]) -> Path:

@@ -93,9 +93,7 @@ class TimedCandidate:
             self._cold_us.append((elapsed_us, new is not None))
         if isinstance(new, Case):
             self._candidate.compare(self._loaded, slot, new)
-        if new is not None:
-            return elapsed_us
-        if elapsed_us < self._fastest_us.get(mode, math.inf) or self._secret.random() < _VERIFY_SHARE:
+        elif new is None and (elapsed_us < self._fastest_us.get(mode, math.inf) or self._secret.random() < _VERIFY_SHARE):
             self._fastest_us[mode] = min(elapsed_us, self._fastest_us.get(mode, math.inf))
             self._verify(slot, case_index)
         return elapsed_us

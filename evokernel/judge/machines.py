@@ -201,7 +201,7 @@ class GpuMachine:
 
     seals = False
     race_s = 0.4
-    placement = 0.005  # between starts of two processes: 0.28 to 0.36 % (standard deviation), and nothing where they share their buffers
+    placement = 0.005  # between starts of two processes: 0.3 to 0.5 % (standard deviation), and nothing where they share their buffers
     slow_start = True
 
     def __init__(self, l2_bytes: int) -> None:

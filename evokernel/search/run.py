@@ -325,8 +325,10 @@ class _Session:
         """Have a model put the lessons of the task, where they are many, into few sentences. Where that comes to nothing, it has cost its price."""
         lessons = condensing.due(self._archive.lessons(admission.task.id, self._settings.target)) if self._models else []
         model = next((m for m, outage in self._outages.items() if outage.over()), None)
+        if not lessons or not model:
+            return
         prompt = condensing.prompt_of(lessons)
-        if not lessons or not model or self._too_dear(CONDENSING, prompt, model, condensing.CALL):
+        if self._too_dear(CONDENSING, prompt, model, condensing.CALL):
             return
         try:
             with ThreadPool(1) as calling:  # a provider may not be called where an event loop runs, as in a notebook

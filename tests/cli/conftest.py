@@ -8,9 +8,11 @@ import pytest
 
 from evokernel.cli import main
 
+Here = Callable[..., tuple[int, str, str]]
+
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
     """`here(folder, *arguments)`: the exit code, stdout and stderr of the command in that folder."""
 
     def run(folder: Path, *arguments: str) -> tuple[int, str, str]:

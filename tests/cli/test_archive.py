@@ -19,10 +19,10 @@ from evokernel.archive.verdicts import Origin
 from evokernel.judge.lane import Lane, LaneSettings
 from evokernel.records import Attempt, Device, Proposal, Reply, Status
 from evokernel.task import load_task
+from tests.cli.conftest import Here
 from tests.search.fake_judge import environment, kernel_text, make, verified
 
 FIXTURES = Path(__file__).parent.parent / "cheats"
-Here = Callable[..., tuple[int, str, str]]
 Run = Callable[..., tuple[int, dict[str, Any], str]]
 ELSEWHERE = Device("Elsewhere", "cpp", "x86-64-test", 2)
 

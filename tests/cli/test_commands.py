@@ -7,17 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evokernel.archive.store import Archive
+from tests.cli.conftest import Here
 
 COMMAND = [sys.executable, "-c", "from evokernel.cli import main; main()"]
 FIXTURES = Path(__file__).parent.parent / "cheats"
-Here = Callable[..., tuple[int, str, str]]
 EVOLVE_KEYS = {
     "status", "reason", "resumable",
     "run", "task_id", "kernel_id", "kernel_path", "target", "device", "speedup", "speedup_low", "speedup_high", "baseline", "baselines_us",
