@@ -25,13 +25,13 @@ def context_of(state: State, archive: Archive, task: Task, device: Device, propo
     stones = [archive.stone(r.kernel_id, r.task_id) for r in refs]
     if None in stones:
         return None
-    of_run = [(p, state.verdict_of(p)) for p in proposal.parents]
+    pending = state.pending[proposal.number]
     best = [m for m in state.ranked(EXAMPLES + len(proposal.parents)) if m.kernel_id not in proposal.parents][:EXAMPLES]
     return OperatorContext(
         task, device, seed=state.started.settings.seed * 1_000_003 + proposal.number,
-        parents=tuple(Parent(archive.find(p), v) for p, v in of_run if v), stones=tuple(s for s in stones if s),
+        parents=tuple(Parent(archive.find(p.verdict.kernel_id), p.verdict) for p in pending.parents), stones=tuple(s for s in stones if s),
         tried=state.history_of(proposal.parents, TRIED), examples=tuple(Parent(archive.find(m.kernel_id), m.verdict) for m in reversed(best)),
-        draft=state.pending[proposal.number].turn, lessons=state.started.lessons,
+        draft=pending.turn, lessons=state.started.lessons,
     )  # fmt: skip
 
 

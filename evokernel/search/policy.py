@@ -118,13 +118,13 @@ def transplant(state: State) -> Proposal | None:
 
 def tune(state: State, best: int) -> Proposal | None:
     """The fittest of the `best` members that has tunables and whose space was not searched."""
-    return _first(state, TUNE, (m.kernel_id for m in state.ranked(best) if m.verdict.config and state.families[m.kernel_id] not in state.tuned))
+    return _first(state, TUNE, (m.kernel_id for m in state.ranked(best) if m.verdict.config and m.family not in state.tuned))
 
 
 def recombine(state: State, rng: random.Random) -> Proposal | None:
     """A pair of different texts that share tunables at different values; fitter ones are likelier, those with only stale children rest."""
     awake = [(1 / (1 + rank), m) for rank, m in enumerate(state.ranked(ELITE)) if m.stale < RESTS_AFTER and m.verdict.config]
-    pairs = [(a * b, tuple(sorted((m.kernel_id, n.kernel_id)))) for (a, m), (b, n) in combinations(awake, 2) if _differ(state, m, n)]
+    pairs = [(a * b, tuple(sorted((m.kernel_id, n.kernel_id)))) for (a, m), (b, n) in combinations(awake, 2) if _differ(m, n)]
     fresh = [(weight, pair) for weight, pair in pairs if (RECOMBINE, pair) not in state.tried]
     if not fresh:
         return None
@@ -132,8 +132,8 @@ def recombine(state: State, rng: random.Random) -> Proposal | None:
     return _fresh(state, RECOMBINE, chosen)
 
 
-def _differ(state: State, one: Member, other: Member) -> bool:
-    if state.families[one.kernel_id] == state.families[other.kernel_id]:
+def _differ(one: Member, other: Member) -> bool:
+    if one.family == other.family:
         return False
     mine, theirs = one.verdict.config, other.verdict.config
     return any(name in theirs and theirs[name] != value for name, value in mine.items())

@@ -304,6 +304,7 @@ class _Session:
             return self._record(pending, kernel, known, admission)
         best = self.state.best
         incumbent_us = best.verdict.time_us if best else None
+        self._judge.ahead(kernel)
         return self._submit(self._judging, proposal.number, partial(self._judge.judge, kernel, incumbent_us=incumbent_us))
 
     def _record(self, pending: Pending, kernel: Kernel | None, verdict: Verdict, admission: Admission) -> None:

@@ -1,11 +1,13 @@
-"""The state of a run: a fold over its events. The same events give the same state, live or read from the archive."""
+"""The state of a run: a fold over its events. The same events give the same state, live or read from the archive.
+
+What it holds does not grow with the run: the best members and those that were measured twice, the latest failures, what was tried with any of them.
+"""
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..archive.runs import CONDENSING, Answered, Asked, Called, Condensed, Confirmed, Ended, Judged, Logged, Started, Uncalled
@@ -15,14 +17,19 @@ TUNE, RECOMBINE, REPAIR = "tune", "recombine", "repair"
 REPAIRS = 2  # in a row
 DISCOUNT = 0.95
 HISTORY = 200
+KEPT = 256  # members: sixteen times those that a policy looks at, so that some may fall in rank and none is missed
+FAILURES = 64  # that may be repaired: the message of each can be as long as a compiler is talkative
 
 
 @dataclass
 class Member:
-    """A verified kernel of the run. `stale`: children in a row that were no better. `confirmed`: measured again in a fresh process."""
+    """A verified kernel of the run. `family`: the first kernel with the same text but for defaults. `order`: proposals judged when it came.
+    `stale`: children in a row that were no better. `confirmed`: measured again in a fresh process."""
 
     kernel_id: str
     verdict: Verdict
+    family: str
+    order: int
     stale: int = 0
     confirmed: bool = False
 
@@ -30,11 +37,12 @@ class Member:
 @dataclass
 class Pending:
     """A proposal that is not judged yet; without `reply` it is not answered either. Once a model was asked, the proposal holds the prompt's hash.
-    `turn`: how often its operator was proposed before."""
+    `turn`: how often its operator was proposed before. `parents`: its parents of this run, whatever becomes of them meanwhile."""
 
     proposal: Proposal
     reply: Reply | None = None
     turn: int = 0
+    parents: tuple[Member | Broken, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,9 +99,9 @@ class Written:
 class State:
     """What a policy decides from. `apply` is the only thing that changes it, at a cost that does not grow with the run.
 
-    `ranking` holds (minus fitness, order of arrival, kernel id), best first. `tried`: operator and parents of every proposal. `measured` counts
-    by operator the kernels that cost a measurement; `placements` counts all judged proposals. `families` leads from a kernel to the first one with
-    the same text but for defaults; `tuned` holds the families whose space was searched.
+    `ranking` holds (minus fitness, order of arrival, kernel id) of the members, best first. `tried`: operator and parents of proposals, with the
+    latest one's number. `measured` counts by operator the kernels that cost a measurement; `placements` counts all judged proposals. `tuned` holds
+    the families whose space was searched.
     """
 
     started: Started
@@ -101,15 +109,13 @@ class State:
     pending: dict[int, Pending] = field(default_factory=dict)
     members: dict[str, Member] = field(default_factory=dict)
     ranking: list[tuple[float, int, str]] = field(default_factory=list)
-    tried: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
-    families: dict[str, str] = field(default_factory=dict)
+    tried: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
     tuned: set[str] = field(default_factory=set)
     measured: Counter[str] = field(default_factory=Counter)
     placements: Counter[Placement] = field(default_factory=Counter)
     written: Written = field(default_factory=Written)
     elapsed_s: float = 0.0
     ended: str | None = None
-    _order: dict[str, int] = field(default_factory=dict)
 
     @property
     def best(self) -> Member | None:
@@ -125,12 +131,6 @@ class State:
         """The best members, the fittest first."""
         return [self.members[kernel_id] for _, _, kernel_id in self.ranking[:count]]
 
-    def verdict_of(self, kernel_id: str) -> Verdict | None:
-        """The verdict of a member or of a failure that may be repaired."""
-        if kernel_id in self.members:
-            return self.members[kernel_id].verdict
-        return self.written.broken[kernel_id].verdict if kernel_id in self.written.broken else None
-
     def history_of(self, parents: tuple[str, ...], most: int) -> tuple[str, ...]:
         """What was made of these kernels, or of any where there are none: the latest `most` lines, the oldest first."""
         lines = [line for ids, line in self.written.history if not parents or ids & set(parents)]
@@ -142,9 +142,10 @@ class State:
         match logged.event:
             case Asked(proposal):
                 self.proposals = proposal.number + 1
-                self.tried.add((proposal.operator, proposal.parents))
+                self.tried[proposal.operator, proposal.parents] = proposal.number
+                parents = (self.members.get(p) or self.written.broken.get(p) for p in proposal.parents)
+                self.pending[proposal.number] = Pending(proposal, None, self.written.asked[proposal.operator], tuple(p for p in parents if p))
                 self.written.asked[proposal.operator] += 1
-                self.pending[proposal.number] = Pending(proposal, turn=self.written.asked[proposal.operator] - 1)
             case Called(number, tokens, usd, prompt_hash, model):
                 self.written.spending.open.setdefault(number, []).append((tokens, usd))
                 if number != CONDENSING:
@@ -172,55 +173,57 @@ class State:
         if kernel_id and event.placement is not Placement.DUPLICATE:
             self.measured[proposal.operator] += 1
         before = self.best.kernel_id if self.best else None
-        self._reward(proposal, verdict)
-        self._age_parents(proposal, verdict)
-        self._join_family(proposal, kernel_id)
+        parents = [p for p in pending.parents if isinstance(p, Member)]
+        self._reward(proposal.operator, parents, verdict)
+        family = self._family(proposal.operator, parents) or kernel_id
         if proposal.model:
             speedup = verdict.speedup
             said = f"{speedup.low!r}x" if speedup else f"{verdict.status}: {verdict.message.partition(chr(10))[0][:160]}"
             note = pending.reply.note if pending.reply else ""
             self.written.history.append((frozenset((*proposal.parents, kernel_id)), f"{proposal.operator}: {note} -> {said}"))
-        repaired = self.written.broken.pop(proposal.parents[0], None) if proposal.operator == REPAIR and proposal.parents else None
-        depth = repaired.depth + 1 if repaired else 0
+        depth = max((p.depth + 1 for p in pending.parents if isinstance(p, Broken)), default=0)
+        if proposal.operator == REPAIR and proposal.parents:
+            self.written.broken.pop(proposal.parents[0], None)
         if proposal.model and kernel_id and verdict.status is not Status.VERIFIED and depth < REPAIRS and (REPAIR, (kernel_id,)) not in self.tried:
             self.written.broken[kernel_id] = Broken(verdict, depth)
+            if len(self.written.broken) > FAILURES:
+                del self.written.broken[next(iter(self.written.broken))]
         if verdict.status is Status.VERIFIED:
             if kernel_id not in self.members:
-                self._order[kernel_id] = len(self._order)
-                self.members[kernel_id] = Member(kernel_id, verdict)
+                self.members[kernel_id] = Member(kernel_id, verdict, family, self.placements.total())
                 insort(self.ranking, self._place(kernel_id))
             elif verdict.fitness < self.members[kernel_id].verdict.fitness:
                 self._replace(kernel_id, verdict)
         self.written.since_best = self.written.since_best + 1 if self.best and self.best.kernel_id == before else 0
+        if self.placements.total() % KEPT == 0:  # now and then, so that a candidate costs the same however many there were
+            self._forget()
 
-    def _reward(self, proposal: Proposal, child: Verdict) -> None:
+    def _reward(self, operator: str, parents: Sequence[Member], child: Verdict) -> None:
         """What this trial earned: the gain in fitness over the best parent (over eager code for first drafts), nothing where there is none."""
         for arm in self.written.arms.values():
             arm.gain *= DISCOUNT
             arm.trials *= DISCOUNT
-        parents = [self.members[p].verdict.fitness for p in proposal.parents if p in self.members]
-        gain = child.fitness - max(parents, default=0.0)
-        arm = self.written.arms.setdefault(proposal.operator, Arm())
+        gain = child.fitness - max((p.verdict.fitness for p in parents), default=0.0)
+        arm = self.written.arms.setdefault(operator, Arm())
         arm.trials += 1.0
         arm.gain += min(gain, 1.0) if gain > 0 else 0.0
-
-    def _age_parents(self, proposal: Proposal, child: Verdict) -> None:
-        if not child.kernel_id:
-            return
-        for parent in (self.members[p] for p in proposal.parents if p in self.members):
+        for parent in parents if child.kernel_id else ():
             parent.stale = 0 if child.fitness > parent.verdict.fitness else parent.stale + 1
 
-    def _join_family(self, proposal: Proposal, child: str) -> None:
+    def _family(self, operator: str, parents: Sequence[Member]) -> str | None:
         """Tuning and recombination change defaults only: what they make has the space of the text that they started from."""
-        texts = [p for p in proposal.parents if p in self.families]
-        source = max(texts, key=self._fitness, default=None) if proposal.operator in (TUNE, RECOMBINE) else None
-        if child:
-            self.families.setdefault(child, self.families[source] if source else child)
-        if source and proposal.operator == TUNE:
-            self.tuned.add(self.families[source])
+        source = max(parents, key=lambda p: p.verdict.fitness, default=None) if operator in (TUNE, RECOMBINE) else None
+        if source and operator == TUNE:
+            self.tuned.add(source.family)
+        return source.family if source else None
 
-    def _fitness(self, kernel_id: str) -> float:
-        return self.members[kernel_id].verdict.fitness if kernel_id in self.members else -math.inf
+    def _forget(self) -> None:
+        """Let go of all members but the best and the confirmed, and of what was tried long ago with kernels that are nothing to the run any more."""
+        self.ranking = [place for n, place in enumerate(self.ranking) if n < KEPT or self.members[place[2]].confirmed]
+        self.members = {kernel_id: self.members[kernel_id] for _, _, kernel_id in self.ranking}
+        self.tuned &= {m.family for m in self.members.values()}
+        known = {*self.members, *self.written.broken, *(s.kernel_id for s in self.started.stones)}
+        self.tried = {what: n for what, n in self.tried.items() if n >= self.proposals - KEPT or known.issuperset(what[1])}
 
     def _confirmed(self, verdict: Verdict) -> None:
         self._replace(verdict.kernel_id, verdict)
@@ -237,7 +240,8 @@ class State:
         insort(self.ranking, self._place(kernel_id))
 
     def _place(self, kernel_id: str) -> tuple[float, int, str]:
-        return (-self.members[kernel_id].verdict.fitness, self._order[kernel_id], kernel_id)
+        member = self.members[kernel_id]
+        return (-member.verdict.fitness, member.order, kernel_id)
 
 
 def fold(events: Iterable[Logged]) -> State:

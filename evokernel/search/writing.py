@@ -68,7 +68,7 @@ def possible(state: State, rng: random.Random) -> dict[str, Proposal]:
     found = {"translate": written(state, rng, "translate", ())}
     if parent := _parent(state, rng):
         found |= {name: written(state, rng, name, (parent,)) for name in ("mutate", "technique", "simplify")}
-        mates = [m.kernel_id for m in state.ranked(ELITE) if state.families[m.kernel_id] != state.families[parent]]
+        mates = [m.kernel_id for m in state.ranked(ELITE) if m.family != state.members[parent].family]
         if mates:
             found["crossover"] = written(state, rng, "crossover", (parent, rng.choice(mates)))
     if state.written.since_best >= STAGNATION:

@@ -99,6 +99,9 @@ class FakeJudge:
     def admit(self) -> Admission:
         return Admission(self.task, DEVICE, {"eager": BASELINE_US}, ("normal",), ("zeros",))
 
+    def ahead(self, kernel: Kernel) -> None:
+        pass
+
     def judge(self, kernel: Kernel, *, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
         error = self.raises.pop(len(self.judged), None)
         if isinstance(error, KeyboardInterrupt):  # as a person does it: to the process, while the judge works
