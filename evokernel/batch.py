@@ -16,6 +16,7 @@ import platform
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -248,9 +249,9 @@ def _outcomes(group: Group, session: Session) -> Iterator[BatchOutcome]:
         except EvokernelError as error:
             yield from (_failed(candidate, error) for candidate in group)
             return
-        for candidate in group:
+        for candidate, following in zip(group, [*group[1:], None], strict=True):
             try:
-                verdict = _verdict(candidate, lane, admission)
+                verdict = _verdict(candidate, following, lane, admission)
             except EvokernelError as error:
                 yield _failed(candidate, error)
             else:
@@ -262,7 +263,10 @@ def _failed(candidate: BatchCandidate, error: EvokernelError) -> BatchOutcome:
     return BatchOutcome(PROTOCOL, candidate.key, candidate.id, error=type(error).__name__, message=str(error))
 
 
-def _verdict(candidate: BatchCandidate, lane: Lane, admission: Admission) -> Verdict:
+def _verdict(candidate: BatchCandidate, following: BatchCandidate | None, lane: Lane, admission: Admission) -> Verdict:
+    if following:
+        with suppress(KernelFileError):
+            lane.ahead(make_kernel(following.text, following.target))
     try:
         kernel = make_kernel(candidate.text, candidate.target)
     except KernelFileError as error:

@@ -41,7 +41,7 @@ from evokernel.judge.lane import _JUDGE_ENVIRONMENT
 from evokernel.judge.memory import SLOTS, TaskMemory
 from evokernel.judge.timing import Entrant, race
 from evokernel.judge.workshop import Workshop
-from evokernel.judge.zygotes import Zygote, zygote_environment
+from evokernel.judge.zygotes import Zygote, preload, zygote_environment
 from evokernel.kernelfile import make_kernel
 from evokernel.records import Interval, Kernel
 from evokernel.targets.driver import gpu_uuid
@@ -228,7 +228,7 @@ class Bench:
         start = time.monotonic()
         run = race(*sides, "cold", seconds=seconds, steady=self.machine.steady, placement=self.machine.placement)
         calls_s = (sum(run.candidate_us) + sum(run.baseline_us)) / 1e6
-        return Trial(pair, run.speedup, len(run.candidate_us) // 2, run.void_blocks, time.monotonic() - start, calls_s)
+        return Trial(pair, run.speedup, run.blocks, run.void_blocks, time.monotonic() - start, calls_s)
 
 
 def softmax(target: str, extra: int) -> Kernel:
@@ -337,7 +337,7 @@ def main() -> None:
         os.execve(sys.executable, sys.orig_argv, {**os.environ, **_JUDGE_ENVIRONMENT})
     start, target = time.monotonic(), arguments.target
     percent = arguments.plant or PLANTED_PERCENT[target]
-    zygote = Zygote(zygote_environment(len(os.sched_getaffinity(0)), os.environ), ("torch", "evokernel.runner.main", f"evokernel.targets.{target}"))
+    zygote = Zygote(zygote_environment(len(os.sched_getaffinity(0)), os.environ), preload(target))
     lock = tenant.hold(gpu_uuid(), f"process {os.getpid()}", lambda: print("waiting for the GPU", flush=True)) if target == "cuda" else None
     result: dict[str, Any] = {"planted_percent": percent, "fresh_after": arguments.fresh, "confidence_of_a_race": 0.99}
     with tempfile.TemporaryDirectory() as folder, lock or contextlib.nullcontext():

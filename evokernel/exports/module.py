@@ -173,7 +173,7 @@ def _cpp_code(plan: Plan, dtypes: dict[str, str], _: Device) -> tuple[list[Any],
 
 def _cuda_code(plan: Plan, dtypes: dict[str, str], device: Device) -> tuple[list[Any], dict[str, Any]]:
     with tempfile.TemporaryDirectory() as work:
-        artifact = CudaTarget().build_for(plan, dtypes, Path(work), device.architecture)
+        artifact = CudaTarget().build(plan, dtypes, Path(work), device)
         cubin = base64.b64encode(zlib.compress(Path(artifact.path).read_bytes(), 9))
     found = [codec.loads(CudaLaunch, text) for text in artifact.functions]
     launches = [{"symbol": f.symbol, "kinds": f.kinds, "opt_in_bytes": f.opt_in_bytes, **codec.encode(f.grid)} for f in found]

@@ -32,13 +32,13 @@ class JudgeProcess:
     def admit(self) -> Admission:
         """Load the task, check it, measure the baselines."""
         from .. import targets
-        from .zygotes import Zygote, zygote_environment
+        from .zygotes import Zygote, preload, zygote_environment
 
         settings = self._settings
         target = targets.get(settings["target"])
         threads = len(os.sched_getaffinity(0))
         # Started first, so that it imports torch while we do.
-        zygote = Zygote(zygote_environment(threads, settings["environ"]), ("torch", "evokernel.runner.main", f"evokernel.targets.{target.name}"))
+        zygote = Zygote(zygote_environment(threads, settings["environ"]), preload(target.name))
         if target.name == "cuda":
             from ..targets.driver import gpu_uuid
 

@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import torch
 from ..channel import Channel, ChannelClosed, Message
 from ..errors import JudgeError, TaskError
 from ..runner.buffers import Window
-from ..runner.gpu import GraphedCall, timed
+from ..runner.gpu import GraphedCall, sweep_of, timed
 from ..runner.main import open_window
 from ..runner.vendor import set_precision, tensor_at
 from ..targets.workplace import workplace
@@ -61,7 +62,7 @@ class Baseline:
         window, fds = memory.reads.exported(writable=True)
         setup: Message = {
             "baseline": name, "task": task_path, "environ": dict(environ), "window": window,
-            "scalars": [c.draw.scalars for c in cases], "scratch": tempfile.gettempdir(),
+            "scalars": [c.draw.scalars for c in cases], "scratch": tempfile.gettempdir(), "sweep_bytes": memory.machine.sweep_bytes,
         }  # fmt: skip
         self.contestant.post(setup, fds)
 
@@ -77,8 +78,8 @@ class Baseline:
             slots = range(self.seat.memory.slots)
             self._refills = any(self.seat.memory.changed(s, self._inputs[s % len(self._inputs)], {}) for s in slots)
 
-    def run(self, mode: str) -> float:
-        """One timed call (see timing.Entrant). Inputs are filled in anew where eager code changes them.
+    def run(self, mode: str) -> list[float]:
+        """The timed calls of one turn (see timing.Entrant). Inputs are filled in anew where eager code changes them.
 
         Raises:
             JudgeError: the process ended or hung, for which no candidate is to blame.
@@ -88,16 +89,16 @@ class Baseline:
         except Failure as failure:
             raise JudgeError(f"the baseline {self.name} worked and then {failure.message}; run the command again") from failure
 
-    def _timed(self, mode: str) -> float:
-        slot = self._turn % self.seat.memory.slots
-        self._turn += 1
-        self._refill(slot)
-        if mode == "cold":
-            self.seat.flush(slot)
-        else:
-            self.seat.call(slot, _START_S["eager"])
+    def _timed(self, mode: str) -> list[float]:
+        slots = [(self._turn + n) % self.seat.memory.slots for n in range(self.seat.cold_calls if mode == "cold" else 1)]
+        self._turn += len(slots)
+        for slot in slots:
             self._refill(slot)
-        return self.seat.call(slot, _START_S["eager"])
+        if mode == "cold":
+            return self.seat.cold(slots, _START_S["eager"])
+        self.seat.call(slots[0], _START_S["eager"])
+        self._refill(slots[0])
+        return [self.seat.call(slots[0], _START_S["eager"])]
 
     def _refill(self, slot: int) -> None:
         if self._refills:
@@ -115,7 +116,7 @@ def measure(baselines: Mapping[str, Baseline]) -> dict[str, dict[str, float]]:
     for round_number in range(_ROUNDS):
         for name, baseline in baselines.items():
             for mode, collected in times[name].items():
-                collected.append(baseline.run(mode))
+                collected.extend(baseline.run(mode))
         if round_number >= 3 and time.monotonic() - start > _ROUND_BUDGET_S:
             break
     return {name: {mode: statistics.median(values[1:]) for mode, values in modes.items()} for name, modes in times.items()}
@@ -147,21 +148,25 @@ def main(channel: Channel) -> None:
     os.environ.update(message["environ"])
     try:
         with user_code(f"the baseline {message['baseline']}", message["task"]):
-            calls = _prepared(message, fds)
+            calls, stream = _prepared(message, fds)
     except TaskError as error:
         channel.send({"error": str(error).splitlines()[0]})
         return
+    sweep = sweep_of(message["sweep_bytes"]) if message["sweep_bytes"] else None
     channel.send({})
-    while True:
-        try:
+    with torch.no_grad(), suppress(ChannelClosed):
+        while True:
             request = channel.receive()
-            channel.send(calls[request["slot"]]())
-        except ChannelClosed:
-            return
+            chosen, us = [calls[slot] for slot in request["slots"]], []
+            if stream:
+                us = timed(chosen, stream, sweep if request["cold"] else None)
+            else:
+                chosen[0]()
+            channel.send({"device_us": us})
 
 
-def _prepared(message: Message, fds: list[int]) -> list[Callable[[], Message]]:
-    """A ready call for each slot, warmed up."""
+def _prepared(message: Message, fds: list[int]) -> tuple[list[Callable[[], object]], torch.cuda.Stream | None]:
+    """A ready call for each slot, warmed up, and on a GPU the stream that they run on: eager code's is the default one."""
     loaded = load_task(message["task"])
     window = open_window(message["window"], fds)
     device = "cpu" if isinstance(window, Window) else "cuda"
@@ -172,14 +177,19 @@ def _prepared(message: Message, fds: list[int]) -> list[Callable[[], Message]]:
     if message["baseline"] in _COMPILE_MODE:
         _throw_away(message["scratch"])
     model = _model(loaded, message["baseline"], device)
-    calls = []
+    graphed = device == "cuda" and message["baseline"] != "eager"
+    stream = (torch.cuda.Stream() if graphed else torch.cuda.current_stream()) if device == "cuda" else None
+    calls: list[Callable[[], object]] = []
     for slot, scalars in enumerate(message["scalars"]):
         inputs = {
             t.name: tensor_at(window.address(slotted(t.name, slot)), t.dtype, t.shape, t.stride, device) for t in loaded.task.signature.inputs
         }
         args, kwargs = loaded.arguments(Draw(0, inputs, scalars))
-        calls.append(_call(partial(model, *args, **kwargs), message["baseline"], device))
-    return calls
+        call = partial(model, *args, **kwargs)
+        with torch.no_grad():
+            call()
+            calls.append(GraphedCall(call, stream) if graphed and stream else call)
+    return calls, stream
 
 
 def _throw_away(scratch: str) -> None:
@@ -199,21 +209,3 @@ def _model(loaded: LoadedTask, name: str, device: str) -> Callable[..., object]:
         # Graphs are captured by us, for every slot, so that the compiler's own do not copy the inputs first.
         model = torch.compile(model, mode=f"{mode}-no-cudagraphs" if device == "cuda" and mode == "max-autotune" else mode)
     return model
-
-
-def _call(forward: Callable[[], object], name: str, device: str) -> Callable[[], Message]:
-    with torch.no_grad():
-        forward()
-        graphed = GraphedCall(forward) if device == "cuda" and name != "eager" else None
-    stream, events = (torch.cuda.current_stream(), [torch.cuda.Event(enable_timing=True) for _ in range(2)]) if device == "cuda" else (None, [])
-
-    def call() -> Message:
-        if graphed:
-            return {"device_us": graphed.run()}
-        with torch.no_grad():
-            if stream:
-                return {"device_us": timed(forward, stream, events)}
-            forward()
-        return {}
-
-    return call

@@ -66,7 +66,7 @@ class Candidate:
         plan = _valid(lambda: resolve(self.parsed, signature, self.shop.device, config))
         dtypes = plan.dtypes(signature)
         try:
-            artifact = _valid(lambda: self.shop.target.build(plan, dtypes, self.shop.builds))
+            artifact = _valid(lambda: self.shop.target.build(plan, dtypes, self.shop.builds, self.shop.device))
         except BuildError as error:
             raise Failure(Status.BUILD_FAILED, str(error)) from None
         return Build(variant, plan.config, plan, artifact)

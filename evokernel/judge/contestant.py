@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import torch
@@ -177,18 +177,33 @@ class Seat:
     def call(self, slot: int, timeout_s: float) -> float:
         """Run once on a slot and stop the process; microseconds. On the CPU by the judge's clock, from just before the request to just after
         the answer; on a GPU between the events around the graph, which may not be more than the judge's clock saw."""
-        message: Message = {"op": "run", "plan": self._key, "slot": slot}
+        return self._run([slot], timeout_s, cold=False)[0]
+
+    @property
+    def cold_calls(self) -> int:
+        """How many slots `cold` takes at once: all on a GPU, where a request takes much longer than most calls."""
+        return self.memory.slots if self.memory.machine.sweep_bytes else 1
+
+    def cold(self, slots: Sequence[int], timeout_s: float) -> list[float]:
+        """As `call`, on each of these slots in turn, nothing of which is in the caches. On the CPU the judge evicts it before the one call; on a GPU
+        the process empties the caches before each call, off the clock: its host code is ours alone."""
+        if not self.memory.machine.sweep_bytes:
+            self.memory.flush(slots[0], self.scratch.raws(slots[0]) if self.scratch else ())
+        return self._run(slots, timeout_s, cold=True)
+
+    def _run(self, slots: Sequence[int], timeout_s: float, *, cold: bool) -> list[float]:
+        message: Message = {"op": "run", "plan": self._key, "slots": list(slots), "cold": cold}
         self.memory.machine.settle()
         self.contestant.go()
         start = time.perf_counter_ns()
-        reply = self.contestant.request(message, timeout_s)
+        reply = self.contestant.request(message, timeout_s * len(slots))
         wall_us = (time.perf_counter_ns() - start) / 1e3
         self.contestant.stop()
         if self.memory.machine.seals:
-            return wall_us
-        device_us = float(reply["device_us"])
-        if device_us > wall_us:
-            raise Failure(Status.CHEATING, f"events say {device_us:.1f} us where the judge's clock says {wall_us:.1f}")
+            return [wall_us]
+        device_us = [float(us) for us in reply["device_us"]]
+        if sum(device_us) > wall_us:
+            raise Failure(Status.CHEATING, f"events say {sum(device_us):.1f} us where the judge's clock says {wall_us:.1f}")
         return device_us
 
     def ready(self, slot: int, timeout_s: float) -> None:
@@ -204,10 +219,6 @@ class Seat:
             self.memory.poison(each, nan=nan)
             if self.scratch:
                 self.scratch.poison(each)
-
-    def flush(self, slot: int) -> None:
-        """Evict everything a call on this slot touches from the caches."""
-        self.memory.flush(slot, self.scratch.raws(slot) if self.scratch else ())
 
     def changed(self, slot: int, inputs: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> list[str]:
         """Inputs, weights and persisted buffers that are not any more what was filled in or prepared."""

@@ -39,7 +39,7 @@ from .workshop import Workshop
 
 _BESIDE_SHARE = 0.35  # of a race's time, for the mode that does not count
 _OUT_OF_RACE = 1.5
-_VERIFY_SHARE = 0.2
+_VERIFY_SHARE = 0.2  # of the turns, for one of their calls
 _SCREEN_CALLS = 5
 _REFILL_EVERY = 9
 _UNSEEN_SHARE = 0.25  # of the calls, until all unseen inputs have had theirs
@@ -65,47 +65,55 @@ class TimedCandidate:
         self.verified = 0
         self._secret = random.Random(secrets.randbits(64))
         self._unseen = self._secret.sample(unseen, len(unseen))
-        self._cold_us: list[tuple[float, bool]] = []  # cold calls in order, and whether their inputs had not been met before
+        self._compared: list[tuple[float, bool]] = []  # cold calls as long as there are unseen inputs, and whether they had some
 
-    def run(self, mode: str) -> float:
-        """One timed call (see timing.Entrant); raises Failure when a verified one is wrong."""
-        seat, slot = self._loaded.seat, self._turn % SLOTS
-        case_index = (slot + self._turn // _REFILL_EVERY) % len(self._cases)
-        self._turn += 1
-        if self._held.get(slot) != case_index:
-            self._candidate.fill(self._loaded, slot, self._cases[case_index])
-            self._held[slot] = case_index
-        limit_s = self._candidate.call_limit_s
+    def run(self, mode: str) -> list[float]:
+        """The timed calls of one turn (see timing.Entrant); raises Failure when a verified one is wrong."""
+        seat, limit_s = self._loaded.seat, self._candidate.call_limit_s
+        slots = [(self._turn + n) % SLOTS for n in range(seat.cold_calls if mode == "cold" else 1)]
+        cases = {slot: (slot + self._turn // _REFILL_EVERY) % len(self._cases) for slot in slots}  # no two slots of a turn hold the same
+        self._turn += len(slots)
+        for slot, case_index in cases.items():
+            if self._held.get(slot) != case_index:
+                self._candidate.fill(self._loaded, slot, self._cases[case_index])
+                self._held[slot] = case_index
         if self._candidate.shop.machine.seals:
-            seat.ready(slot, limit_s)
+            seat.ready(slots[0], limit_s)
         if mode == "warm":
-            seat.call(slot, limit_s)
-        # Not in warm calls: the one that warms up would show it the inputs.
-        new = self._unseen.pop() if mode == "cold" and self._unseen and self._secret.random() < _UNSEEN_SHARE else None
-        if new is not None:
-            seat.memory.fill_inputs(slot, new.placed_inputs if isinstance(new, Case) else new)
-            del self._held[slot]
-        seat.poison(slot)
-        if mode == "cold":
-            seat.flush(slot)
-        elapsed_us = seat.call(slot, limit_s)
-        if mode == "cold":
-            self._cold_us.append((elapsed_us, new is not None))
-        if isinstance(new, Case):
-            self._candidate.compare(self._loaded, slot, new)
-        elif new is None and (elapsed_us < self._fastest_us.get(mode, math.inf) or self._secret.random() < _VERIFY_SHARE):
-            self._fastest_us[mode] = min(elapsed_us, self._fastest_us.get(mode, math.inf))
-            self._verify(slot, case_index)
-        return elapsed_us
+            seat.call(slots[0], limit_s)
+        # Not in warm calls: the one that warms up would show them. Nor in the first of several: the GPU changes over to its process then.
+        new = self._fill_new({slot: cases[slot] for slot in slots[1:] or slots}) if mode == "cold" and self._unseen else {}
+        seat.poison(slots[0])
+        took_us = seat.cold(slots, limit_s) if mode == "cold" else [seat.call(slots[0], limit_s)]
+        self._compared += [(us, new[slot] is not None) for slot, us in zip(slots, took_us, strict=True) if slot in new]
+        chosen = self._secret.choice(slots) if self._secret.random() < _VERIFY_SHARE else None
+        for slot, elapsed_us in zip(slots, took_us, strict=True):
+            if isinstance(case := new.get(slot), Case):
+                self._candidate.compare(self._loaded, slot, case)
+            elif case is None and (elapsed_us < self._fastest_us.get(mode, math.inf) or slot == chosen):
+                self._fastest_us[mode] = min(elapsed_us, self._fastest_us.get(mode, math.inf))
+                self._verify(slot, cases[slot])
+        return took_us
+
+    def _fill_new(self, cases: dict[int, int]) -> dict[int, Case | dict[str, torch.Tensor] | None]:
+        """Put inputs that its process has not met into some of these slots, at random, and into the others (None) what they hold, so that only
+        the inputs differ between these calls."""
+        found = {slot: self._unseen.pop() if self._unseen and self._secret.random() < _UNSEEN_SHARE else None for slot in cases}
+        for slot, new in found.items():
+            case = self._cases[cases[slot]] if new is None else new
+            self._loaded.seat.memory.fill_inputs(slot, case.placed_inputs if isinstance(case, Case) else case)
+            if new is not None:
+                del self._held[slot]
+        return found
 
     def computes(self) -> None:
         """Raises:
         Failure: calls on inputs that its process had not met before took longer than others.
         """
         ratios = []
-        for turn, (elapsed_us, new) in enumerate(self._cold_us):
+        for turn, (elapsed_us, new) in enumerate(self._compared):
             if new:
-                around = [us for us, other in self._cold_us[max(0, turn - _AROUND) : turn + _AROUND + 1] if not other]
+                around = [us for us, other in self._compared[max(0, turn - _AROUND) : turn + _AROUND + 1] if not other]
                 ratios.append(elapsed_us / statistics.median(around) if around else 0.0)
         if len(ratios) < _FEWEST_UNSEEN:
             return
@@ -174,6 +182,8 @@ class Funnel:
         loaded = [candidate.load(build) for build in builds]
         progress.enter("correctness")
         self._correctness(candidate, loaded, progress)
+        progress.enter("settling")
+        self.shop.settle_runner()
         progress.enter("timing")
         timing = self._time(candidate, loaded[0], rules)
         shop = self.shop
@@ -203,7 +213,6 @@ class Funnel:
                     raise Failure(Status.MISMATCH, _UNREPEATABLE)
 
     def _time(self, candidate: Candidate, loaded: Loaded, rules: _Race) -> Timing:
-        self.shop.settle_runner()
         cases = self.shop.cases.timed()
         loaded.weights_version = -1
         entrant = TimedCandidate(candidate, loaded, cases, self.shop.cases.unseen())
@@ -259,12 +268,14 @@ class Funnel:
                 candidate.check(loaded, 0, case)
             self.shop.settle_runner()
             entrant = TimedCandidate(candidate, loaded, self.shop.cases.timed())
-            times_us = [entrant.run(self.field.score) for _ in range(_SCREEN_CALLS + 1)][1:]
+            times_us: list[float] = []
+            while len(times_us) <= _SCREEN_CALLS:
+                times_us += entrant.run(self.field.score)
         except Failure as failure:
             if failure.status is not Status.INVALID:
                 candidate.close()  # the next configuration gets a fresh runner
             return Screen(dict(config), failure.status, failure.message)
-        return Screen(dict(config), Status.VERIFIED, "", statistics.median(times_us), build.artifact.code_hash)
+        return Screen(dict(config), Status.VERIFIED, "", statistics.median(times_us[1:]), build.artifact.code_hash)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
 from typing import Protocol
 
+from .. import targets
 from ..channel import Channel, ChannelClosed, ChannelTimeout, Message
 from ..codec import Json, decode, encode
 from ..errors import ArchiveError, EvokernelError, JudgeError, ModelError, TaskError, UsageError
+from ..kernelfile import KernelFileError, parse, resolve
 from ..records import Admission, Config, Kernel, Screen, Task, Verdict
 from ..runner.processes import kill_tree
 from ..targets.workplace import sweep, workplace
@@ -42,6 +45,9 @@ class Judge(Protocol):
             TaskError: it cannot be loaded, or it is refused by name.
             JudgeError: the judge itself failed.
         """
+
+    def ahead(self, kernel: Kernel) -> None:
+        """Begin to build a kernel that will be judged later, where that disturbs nothing that is timed meanwhile."""
 
     def judge(self, kernel: Kernel, *, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
         """The full verdict of a kernel in its default configuration. `incumbent_us`: the best median so far in the scored mode;
@@ -100,6 +106,8 @@ class Lane:
         self._capture: Capture | None = None
         self._scratch = contextlib.ExitStack()
         self._admission: Admission | None = None
+        self._builders: ThreadPool | None = None
+        self._building: dict[str, AsyncResult[None]] = {}
 
     def describe(self) -> Task:
         """The task as it loads, before any check; raises as `admit` does."""
@@ -116,7 +124,14 @@ class Lane:
         assert self._admission is not None
         return self._admission
 
+    def ahead(self, kernel: Kernel) -> None:
+        if self._admission and kernel.id not in self._building and targets.get(self._settings.target).builds_beside:
+            self._builders = self._builders or ThreadPool(1)
+            self._building[kernel.id] = self._builders.apply_async(_build, (kernel, self._admission, self._settings.cache / "builds"))
+
     def judge(self, kernel: Kernel, *, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
+        if building := self._building.pop(kernel.id, None):
+            building.wait()
         request = {"op": "judge", "kernel": encode(kernel), "incumbent_us": incumbent_us, "patience": patience}
         return decode(Verdict, self._persistent(request))
 
@@ -128,6 +143,8 @@ class Lane:
         self._stop()
 
     def close(self) -> None:
+        if self._builders:
+            self._builders.terminate()
         self._stop()
 
     def printed(self) -> str:
@@ -222,6 +239,15 @@ class Lane:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+
+def _build(kernel: Kernel, admission: Admission, directory: Path) -> None:
+    """Have a kernel's builds in the cache where the judge looks for them. What fails is for the judge to say."""
+    with contextlib.suppress(KernelFileError, targets.BuildError, EvokernelError):
+        parsed, device = parse(kernel), admission.device
+        for signature in admission.task.variants:
+            plan = resolve(parsed, signature, device, None)
+            targets.get(kernel.target).build(plan, plan.dtypes(signature), directory, device)
 
 
 def _error(reply: Message) -> EvokernelError:

@@ -46,8 +46,8 @@ def measure(device: Device) -> Roofline:
 
 def _median_us(action: Callable[[], object], where: str) -> float:
     if where == "cuda":
-        stream, events = torch.cuda.current_stream(), [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        return statistics.median([timed(action, stream, events) for _ in range(_REPEATS)][1:])
+        stream = torch.cuda.current_stream()
+        return statistics.median([timed([action], stream)[0] for _ in range(_REPEATS)][1:])
     times = []
     for _ in range(_REPEATS):
         start = time.perf_counter_ns()

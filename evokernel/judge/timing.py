@@ -1,6 +1,6 @@
 """Times and speedups: paired blocks, and an interval that assumes nothing about the noise.
 
-A block is candidate, baseline, baseline, candidate (ABBA), each call on a slot of its own with fresh data, so that drift cancels. The
+A block is candidate, baseline, baseline, candidate (ABBA), one call or a few each, every one on a slot of its own, so that drift cancels. The
 speedup is the median over blocks of the ratio baseline / candidate; its 99 % interval comes from order statistics (the sign test
 turned round: Thompson 1936, Ann. Math. Stat. 7, 122), exact for independent blocks of any distribution.
 """
@@ -28,17 +28,19 @@ PATIENCE = 5  # times the budget after which even fewer than MIN_BLOCKS must do:
 class Entrant(Protocol):
     """One side of a race."""
 
-    def run(self, mode: str) -> float:
-        """Prepare the next slot for `mode` (cold or warm), run once, and return the microseconds of the call alone."""
+    def run(self, mode: str) -> list[float]:
+        """Prepare the next slots for `mode` (cold or warm), run once on each, and return the microseconds of each call alone."""
 
 
 @dataclass(frozen=True)
 class Race:
-    """The result of racing two entrants: all call times in microseconds, in order, the ratio baseline / candidate, and how many blocks were void."""
+    """The result of racing two entrants: all call times in microseconds, in order, the ratio baseline / candidate, and how many blocks counted or
+    were void."""
 
     candidate_us: tuple[float, ...]
     baseline_us: tuple[float, ...]
     speedup: Interval
+    blocks: int
     void_blocks: int = 0
 
 
@@ -87,9 +89,10 @@ def race(
         if not steady() and void <= len(ratios):
             void += 1
             continue
-        a_us += [block[0], block[3]]
-        b_us += [block[1], block[2]]
-        ratios.append((block[1] + block[2]) / (block[0] + block[3]))
+        mine, theirs = block[0] + block[3], block[1] + block[2]
+        a_us += mine
+        b_us += theirs
+        ratios.append(statistics.median(theirs) / statistics.median(mine))
         if len(ratios) % max(1, len(ratios) // _LOOKS):
             continue  # the interval of many blocks changes little from one to the next
         speedup = median_interval(ratios)
@@ -100,7 +103,7 @@ def race(
             enough = min(enough, _AFTER_NARROW * len(ratios))
         if lost or len(ratios) >= enough or (len(ratios) >= MIN_BLOCKS and used >= seconds):
             low, high = speedup.low / (1 + placement), speedup.high * (1 + placement)
-            return Race(tuple(a_us), tuple(b_us), Interval(low, speedup.mid, high), void)
+            return Race(tuple(a_us), tuple(b_us), Interval(low, speedup.mid, high), len(ratios), void)
 
 
 def quantile(values: Sequence[float], q: float) -> float:

@@ -95,7 +95,7 @@ class Workshop:
             native = str(self.native) if self.machine.seals else ""
             self._next_runner.post({
                 "op": "setup", "target": self.device.target, "readable": [str(self.builds)], "native": native,
-                "memory_bytes": _MEMORY_SPARE_BYTES, "cpu_seconds": _CPU_S,
+                "memory_bytes": _MEMORY_SPARE_BYTES, "cpu_seconds": _CPU_S, "sweep_bytes": self.machine.sweep_bytes,
             })  # fmt: skip
 
     def settle_runner(self) -> str:

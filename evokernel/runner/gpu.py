@@ -52,40 +52,50 @@ class GpuWindow:
         """Nor inaccessible."""
 
 
+def sweep_of(size_bytes: int) -> torch.Tensor:
+    """Memory for `timed` to empty the caches with, (size_bytes,) uint8."""
+    return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
+
+
 class GraphedCall:
-    """One call captured as a CUDA graph, replayed between two events.
+    """One call captured as a CUDA graph; calling it enqueues a replay.
 
     Args:
         steps: enqueues everything on the current stream.
-        stream: where; a new one if none is given.
+        stream: where.
     """
 
-    def __init__(self, steps: Callable[[], object], stream: torch.cuda.Stream | None = None) -> None:
-        self._stream = stream or torch.cuda.Stream()
+    def __init__(self, steps: Callable[[], object], stream: torch.cuda.Stream) -> None:
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(stream):
             steps()  # once outside: libraries and modules load on first use, which cannot be captured
-            self._stream.synchronize()
+            stream.synchronize()
             self._graph.capture_begin()  # torch.cuda.graph would collect garbage first, which takes longer than all the rest
             try:
                 self._kept = steps()
             finally:
                 self._graph.capture_end()
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
 
-    def run(self) -> float:
-        """Replay once and wait; microseconds on the device between the events."""
-        return timed(self._graph.replay, self._stream, self._events)
+    def __call__(self) -> None:
+        self._graph.replay()
 
 
-def timed(action: Callable[[], object], stream: torch.cuda.Stream, events: list[torch.cuda.Event]) -> float:
-    """Microseconds between two events around what `action` enqueues on `stream`; waits for it."""
+def timed(actions: Iterable[Callable[[], object]], stream: torch.cuda.Stream, sweep: torch.Tensor | None = None) -> list[float]:
+    """Microseconds between two events around what each action enqueues on `stream`, one after another; waits for all. `sweep`: several times the
+    second-level cache, which is written before each, so that the cache holds nothing else. An action begins on an idle GPU."""
+    spans = []
     with torch.cuda.stream(stream):
-        events[0].record(stream)
-        action()
-        events[1].record(stream)
-    events[1].synchronize()
-    return float(events[0].elapsed_time(events[1])) * 1e3
+        for action in actions:
+            if sweep is not None:
+                sweep.fill_(0)
+                stream.synchronize()
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record(stream)
+            action()
+            end.record(stream)
+            spans.append((begin, end))
+        stream.synchronize()
+    return [float(begin.elapsed_time(end)) * 1e3 for begin, end in spans]
 
 
 class _Interface:

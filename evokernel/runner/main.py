@@ -8,7 +8,7 @@ Must not know: the reference, expected values, tolerances, seeds. What it answer
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from ..kernelfile.steps import Arg, Call, Fill, Launch, Plan, Step
 from ..records import Number, Precision, TensorSpec
 from . import vendor
 from .buffers import Place, Window
-from .gpu import GpuWindow, GraphedCall, ready_for_launches
+from .gpu import GpuWindow, GraphedCall, ready_for_launches, sweep_of, timed
 from .sandbox import confine, limit_resources
 
 SLOT_MARK = "@"  # a buffer of slot 2 is called `out@2`; weights and persisted buffers have no slot
@@ -61,12 +61,13 @@ class LoadedPlan:
         for name in self._persisted:
             self._windows[name].protect(name, writable=False)
 
-    def call(self, slot: int) -> Message:
-        """Everything a call of the module does, on the buffers of one slot. On a GPU the slot's graph, with the time between its events."""
-        if slot in self._graphs:
-            return {"device_us": self._graphs[slot].run()}
-        self._walk(slot)
-        return {}
+    def call(self, slots: Sequence[int], sweep: torch.Tensor | None = None) -> list[float]:
+        """Everything a call of the module does, on the buffers of each of these slots. On a GPU their graphs, and what they took (see gpu.timed)."""
+        if self._stream and self._graphs:
+            return timed([self._graphs[slot] for slot in slots], self._stream, sweep)
+        for slot in slots:
+            self._walk(slot)
+        return []
 
     def ready(self, slot: int) -> None:
         """Off the clock: only this slot's buffers can be reached, and the stacks hold nothing of earlier calls."""
@@ -81,6 +82,7 @@ class LoadedPlan:
 
     def prime(self, slot: int) -> None:
         """Capture the slot's graph (GPU only); runs the call once, on whatever the slot holds."""
+        assert self._stream is not None
         self._graphs[slot] = GraphedCall(lambda: self._walk(slot), self._stream)
 
     def _walk(self, slot: int) -> None:
@@ -144,6 +146,7 @@ class Runner:
         self._channel = channel
         self._plans: dict[str, LoadedPlan] = {}
         self._scrub: Callable[[], object] = lambda: None
+        self._sweep: torch.Tensor | None = None
         self._gpu_windows: dict[str, AnyWindow] = {}  # by handle: opening one takes longer than all else of loading
 
     def serve(self) -> None:
@@ -165,7 +168,7 @@ class Runner:
     def _answer(self, request: Message, fds: list[int]) -> Message:
         op = request["op"]
         if op == "run":
-            return self._plans[request["plan"]].call(request["slot"])
+            return {"device_us": self._plans[request["plan"]].call(request["slots"], self._sweep if request["cold"] else None)}
         if op == "prime":
             self._plans[request["plan"]].prime(request["slot"])
         elif op == "ready":
@@ -183,6 +186,7 @@ class Runner:
     def _setup(self, request: Message) -> Message:
         if request["target"] == "cuda":
             ready_for_launches()
+            self._sweep = sweep_of(request["sweep_bytes"])
         else:
             torch.empty(1 << 20).fill_(0.0).add_(1.0)  # starts and pins the pool of threads, which may not be done later
             native = ctypes.CDLL(request["native"])

@@ -74,7 +74,7 @@ def main() -> None:
         loaded = LoadedPlan(job.plan, program, {s.name: s for s in job.specs}, [buffers], lambda: None)
         loaded.bind()  # on a stream of the plan's own, and waited for
         program.use_stream(stream.cuda_stream)
-        loaded.call(0)
+        loaded.call([0])
         torch.cuda.synchronize()
 
 

@@ -44,10 +44,15 @@ class Program(Protocol):
 
 
 class Target(Protocol):
-    """What a target provides. `build` runs in the judge, `load` in the runner (after the sandbox is up)."""
+    """What a target provides. `build` runs in the judge, `load` in the runner (after the sandbox is up).
+
+    Attributes:
+        builds_beside: kernels may be built while others are timed, which is done on another device than building.
+    """
 
     name: str
     suffix: str
+    builds_beside: bool
 
     def available(self) -> str | None:
         """None when this machine can build and run, otherwise one sentence: what is missing and how to get it."""
@@ -58,10 +63,10 @@ class Target(Protocol):
     def compiler(self) -> str:
         """Name and version of the compiler, part of a build's key."""
 
-    def build(self, plan: Plan, dtypes: dict[str, str], directory: Path) -> Artifact:
-        """Compile `plan.code` into `directory` (created if need be), content-addressed: the same plan gives the same path at once.
+    def build(self, plan: Plan, dtypes: dict[str, str], directory: Path, device: Device) -> Artifact:
+        """Compile `plan.code` for a device into `directory` (created if need be), content-addressed: the same plan gives the same path at once.
 
-        `dtypes` gives the torch dtype of every tensor a launch passes, by plan name.
+        `dtypes` gives the torch dtype of every tensor a launch passes, by plan name. Thread-safe.
 
         Raises:
             BuildError: the code does not compile, or an argument does not fit its parameter.

@@ -48,6 +48,7 @@ class CppTarget:
 
     name = "cpp"
     suffix = ".cpp"
+    builds_beside = False
 
     def available(self) -> str | None:
         if platform.system() != "Linux" or platform.machine() != "x86_64":
@@ -64,7 +65,7 @@ class CppTarget:
         """Raises: JudgeError: there is no g++."""
         return _version()
 
-    def build(self, plan: Plan, dtypes: dict[str, str], directory: Path) -> Artifact:
+    def build(self, plan: Plan, dtypes: dict[str, str], directory: Path, device: Device) -> Artifact:
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
         unit, flags = translation_unit(plan, dtypes), compile_flags(plan)

@@ -1,6 +1,6 @@
 """The `cuda` target: NVRTC to a cubin, one a kernel file and configuration, launched through cuda.core.
 
-Compiling needs neither a GPU nor a driver nor a CUDA toolkit; `build_for` compiles for any architecture. cuda.core is imported only by `load`.
+Compiling needs neither a GPU nor a driver nor a CUDA toolkit. cuda.core is imported only by `load`.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class CudaTarget:
 
     name = "cuda"
     suffix = ".cu"
+    builds_beside = True
 
     def available(self) -> str | None:
         return unavailable() or nvrtc.missing()
@@ -73,17 +74,21 @@ class CudaTarget:
         """Raises: JudgeError: a package is missing."""
         return nvrtc.version()
 
-    def build(self, plan: Plan, dtypes: dict[str, str], directory: Path) -> Artifact:
-        """Raises: UsageError: there is no GPU here; `build_for` needs none."""
-        return _build(plan, dtypes, directory, self.device())
-
-    def build_for(self, plan: Plan, dtypes: dict[str, str], directory: Path, architecture: str) -> Artifact:
-        """As `build`, for the first shipped GPU description of an architecture (`sm_90a`): no GPU is needed.
-
-        Raises:
-            UsageError: no description is shipped for it.
-        """
-        return _build(plan, dtypes, directory, described(architecture))
+    def build(self, plan: Plan, dtypes: dict[str, str], directory: Path, device: Device) -> Artifact:
+        directory = directory.resolve()
+        directory.mkdir(parents=True, exist_ok=True)
+        source, names = prepared(plan.code), tuple(launch.function for launch in plan.launches)
+        options = _options(plan, source, device.architecture)
+        key = digest(source.unit(), "\n".join(names), " ".join(options), nvrtc.version(), _RULES)
+        record, cubin = directory / f"{key}.json", directory / f"{key}.cubin"
+        if record.exists() and cubin.exists():
+            return _finished(codec.loads(Build, record.read_text(encoding="utf-8")), cubin, plan, dtypes, device)
+        with workplace(directory) as work:
+            build = _compile(source, plan, options, work)
+            (work / "record").write_text(codec.dumps(build), encoding="utf-8")
+            (work / "kernel.cubin").replace(cubin)
+            (work / "record").replace(record)
+        return _finished(build, cubin, plan, dtypes, device)
 
     def load(self, artifact: Artifact) -> CudaProgram:
         return CudaProgram(artifact)
@@ -100,23 +105,6 @@ def described(architecture: str) -> Device:
             return replace(device, architecture=architecture)
     known = sorted({d.architecture for d in shipped_gpus()})
     raise UsageError(f"no GPU description is shipped for {architecture!r}; known: {', '.join(known)}")
-
-
-def _build(plan: Plan, dtypes: dict[str, str], directory: Path, device: Device) -> Artifact:
-    directory = directory.resolve()
-    directory.mkdir(parents=True, exist_ok=True)
-    source, names = prepared(plan.code), tuple(launch.function for launch in plan.launches)
-    options = _options(plan, source, device.architecture)
-    key = digest(source.unit(), "\n".join(names), " ".join(options), nvrtc.version(), _RULES)
-    record, cubin = directory / f"{key}.json", directory / f"{key}.cubin"
-    if record.exists() and cubin.exists():
-        return _finished(codec.loads(Build, record.read_text(encoding="utf-8")), cubin, plan, dtypes, device)
-    with workplace(directory) as work:
-        build = _compile(source, plan, options, work)
-        (work / "record").write_text(codec.dumps(build), encoding="utf-8")
-        (work / "kernel.cubin").replace(cubin)
-        (work / "record").replace(record)
-    return _finished(build, cubin, plan, dtypes, device)
 
 
 def _options(plan: Plan, source: Source, architecture: str) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ def test_a_cpp_seed_builds(file: str, build_directory: Path) -> None:
     signature = entry(file).task.signature
     plan = resolve(parse(make_kernel((ROOT / file).read_text(), "cpp")), signature, target.device())
     dtypes = plan.dtypes(signature)
-    assert Path(target.build(plan, dtypes, build_directory).path).exists()
+    assert Path(target.build(plan, dtypes, build_directory, target.device()).path).exists()
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a", "sm_100"])
@@ -50,7 +50,7 @@ def test_a_cuda_seed_compiles_without_a_gpu(file: str, architecture: str, build_
         pytest.skip(f"does not fit {architecture}: {str(error).splitlines()[0]}")
     dtypes = plan.dtypes(signature)
     try:
-        artifact = CudaTarget().build_for(plan, dtypes, build_directory, architecture)
+        artifact = CudaTarget().build(plan, dtypes, build_directory, device)
     except BuildError as error:
         assert architecture == "sm_80" or (architecture == "sm_100" and "wgmma" in str(error)), f"{architecture}: {error}"  # Hopper's alone
         pytest.skip(f"uses what {architecture} does not have: {str(error).splitlines()[0]}")

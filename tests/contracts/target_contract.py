@@ -58,7 +58,7 @@ class TargetContract:
     def build(self, target: targets.Target, text: str, directory: Path) -> targets.Artifact:
         plan = self.plan(target, text)
         dtypes = plan.dtypes(SIGNATURE)
-        return target.build(plan, dtypes, directory)
+        return target.build(plan, dtypes, directory, target.device())
 
     def test_it_is_registered_and_describes_its_device(self, target: targets.Target) -> None:
         device = target.device()

@@ -48,7 +48,7 @@ def test_a_seed_carries_its_machine_code_and_falls_back_on_a_cpu(file: str, tmp_
     module, entry = imported(exported(tmp_path, file)), SEEDS[file]
     device = shipped_gpu(entry.verdict.environment.device)
     plan = resolve(parse(make_kernel((ROOT / file).read_text(), "cuda")), entry.task.signature, device)
-    artifact = CudaTarget().build_for(plan, dtypes(entry.task, plan), build_directory, device.architecture)
+    artifact = CudaTarget().build(plan, dtypes(entry.task, plan), build_directory, device)
     assert zlib.decompress(base64.b64decode(module.CUBIN)) == Path(artifact.path).read_bytes()
     assert (device.architecture, device.sm_count) == (module.ARCHITECTURE, module.SM_COUNT)
     assert all(launch["symbol"] in text for launch, text in zip(module.PLAN["launches"], artifact.functions, strict=True))

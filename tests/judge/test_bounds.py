@@ -79,8 +79,8 @@ def test_fractions_are_of_the_peak_and_of_what_was_measured(tmp_path: Path) -> N
 
 def test_disturbed_blocks_are_void_but_do_not_keep_a_race_from_ending() -> None:
     class Side:
-        def run(self, mode: str) -> float:
-            return 10.0
+        def run(self, mode: str) -> list[float]:
+            return [10.0]
 
     looks = iter([True, False, True, True, False] + [True] * 50)
     assert race(Side(), Side(), "cold", seconds=5.0, steady=lambda: next(looks)).void_blocks == 2

@@ -14,7 +14,7 @@ from evokernel.judge.cases import Case, Cases
 from evokernel.judge.contestant import Failure
 from evokernel.judge.funnel import TimedCandidate
 from evokernel.judge.workshop import Workshop
-from evokernel.judge.zygotes import Zygote, zygote_environment
+from evokernel.judge.zygotes import Zygote, preload, zygote_environment
 from evokernel.kernelfile import make_kernel
 from evokernel.records import Status
 from evokernel.task import load_task
@@ -34,13 +34,13 @@ void softmax(const float* x, float* out, int64_t rows, int64_t columns)
     }}
 }}
 """
-AGAIN = f"if (x[0] == {MARK}f) for (int64_t n = 0; n < 200; ++n) for (int64_t i = 0; i < rows * columns; ++i) out[i] = expf(x[i] + out[i] * 1e-30f);"
+AGAIN = f"if (x[0] == {MARK}f) for (int64_t n = 0; n < 2000; ++n) for (int64_t i = 0; i < rows * columns; ++i) out[i] = expf(x[i] + out[i] * 1e-30f);"
 
 
 @pytest.fixture(scope="module")
 def shop(own_folders: Path) -> Iterator[Workshop]:
     cpp = targets.get("cpp")
-    zygote = Zygote(zygote_environment(1, os.environ), ("torch", "evokernel.runner.main", "evokernel.targets.cpp"))
+    zygote = Zygote(zygote_environment(1, os.environ), preload("cpp"))
     yield Workshop(load_task(TASK), cpp, zygote, own_folders / "cache" / "evokernel", dict(os.environ))
     zygote.close()
 

@@ -33,6 +33,6 @@ class CompileOnly(CudaTarget):
 
 
 def build(text: str, directory: Path, signature: Signature = SIGNATURE, architecture: str = ARCHITECTURE) -> targets.Artifact:
-    plan = resolve(parse(make_kernel(text, "cuda")), signature, described(architecture))
-    dtypes = plan.dtypes(signature)
-    return CudaTarget().build_for(plan, dtypes, directory, architecture)
+    device = described(architecture)
+    plan = resolve(parse(make_kernel(text, "cuda")), signature, device)
+    return CudaTarget().build(plan, plan.dtypes(signature), directory, device)

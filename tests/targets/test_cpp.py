@@ -56,7 +56,7 @@ def target() -> CppTarget:
 
 def build(target: CppTarget, text: str, directory: Path, signature: Signature = SIGNATURE) -> targets.Artifact:
     plan = resolve(parse(make_kernel(text, "cpp")), signature, target.device())
-    return target.build(plan, plan.dtypes(signature), directory)
+    return target.build(plan, plan.dtypes(signature), directory, target.device())
 
 
 def with_body(body: str, before: str = "") -> str:
@@ -223,7 +223,7 @@ def test_resources_name_what_the_compiler_made(target: CppTarget, build_director
 def test_the_numbers_of_a_call_need_no_new_build_but_are_another_measurement(target: CppTarget, build_directory: Path) -> None:
     parsed = parse(make_kernel(SCALE, "cpp"))
     plans = [resolve(parsed, SIGNATURE, target.device(), scalars={"alpha": alpha}) for alpha in (2.0, 3.0)]
-    two, three = (target.build(plan, {"x": "float32", "out": "float32"}, build_directory) for plan in plans)
+    two, three = (target.build(plan, {"x": "float32", "out": "float32"}, build_directory, target.device()) for plan in plans)
     assert two.path == three.path and two.code_hash != three.code_hash
 
 

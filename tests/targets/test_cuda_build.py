@@ -287,7 +287,7 @@ def test_resources_are_those_of_the_compiled_code(build_directory: Path) -> None
 
 def test_numbers_and_shapes_are_part_of_a_measurement_but_not_of_the_build(build_directory: Path) -> None:
     plans = [resolve(parse(make_kernel(SCALE, "cuda")), SIGNATURE, described(ARCHITECTURE), scalars={"alpha": alpha}) for alpha in (2.0, 3.0)]
-    two, three = (CudaTarget().build_for(p, {"x": "float32", "out": "float32"}, build_directory, ARCHITECTURE) for p in plans)
+    two, three = (CudaTarget().build(p, {"x": "float32", "out": "float32"}, build_directory, described(ARCHITECTURE)) for p in plans)
     assert two.path == three.path and two.code_hash != three.code_hash
     wider = build(SCALE.replace("128>>>", "256>>>"), build_directory)
     assert wider.code_hash not in (two.code_hash, three.code_hash)
