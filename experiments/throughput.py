@@ -39,7 +39,7 @@ ROOT = Path(__file__).parent.parent
 FILES = {
     "cuda": {
         "softmax": "row_in_registers.cu", "layernorm_gelu": "warps_share_a_row.cu", "linear_relu": "split_k_cluster.cu",
-        "cross_entropy": "row_block_then_mean.cu",
+        "cross_entropy": "row_block_then_mean.cu", "causal_attention": "tensor_core_tf32_parts.cu", "matmul_split": "tensor_core_tf32_parts.cu",
     },
     "cpp": {
         "softmax": "row_buffer_streaming_store.cpp", "layernorm_gelu": "two_pass_streaming_store.cpp", "linear_relu": "packed_weight_gemm.cpp",
@@ -210,7 +210,7 @@ def told(task: str, row: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", choices=("cpp", "cuda"), default="cuda")
-    parser.add_argument("--tasks", nargs="+", choices=tuple(FILES["cuda"]), default=tuple(FILES["cuda"]))
+    parser.add_argument("--tasks", nargs="+", choices=tuple(FILES["cuda"]), default=tuple(FILES["cpp"]))
     parser.add_argument("--each", type=int, default=10, help="verdicts of each kernel")
     parser.add_argument("--kernelbench", type=Path, metavar="DIR", help="compare with this checkout's evaluator")
     parser.add_argument("--budget-s", type=float, default=math.inf, help="begin nothing new after so many seconds")

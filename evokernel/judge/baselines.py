@@ -22,7 +22,7 @@ import torch
 from ..channel import Channel, ChannelClosed, Message
 from ..errors import JudgeError, TaskError
 from ..runner.buffers import Window
-from ..runner.gpu import GraphedCall, sweep_of, timed
+from ..runner.gpu import GraphedCall, Sweep, timed
 from ..runner.main import open_window
 from ..runner.vendor import set_precision, tensor_at
 from ..targets.workplace import workplace
@@ -152,7 +152,7 @@ def main(channel: Channel) -> None:
     except TaskError as error:
         channel.send({"error": str(error).splitlines()[0]})
         return
-    sweep = sweep_of(message["sweep_bytes"]) if message["sweep_bytes"] else None
+    sweep = Sweep(message["sweep_bytes"]) if message["sweep_bytes"] else None
     channel.send({})
     with torch.no_grad(), suppress(ChannelClosed):
         while True:

@@ -51,7 +51,7 @@ class Machine(Protocol):
         placement: how far the places of two processes' buffers in memory move the ratio of their times (experiments/timing_quality.py); 0.005 is
             half a per cent.
         slow_start: a runner takes so long to start that the next one is started ahead of its kernel.
-        sweep_bytes: what contestants write to empty the caches before a cold call; 0 where the judge evicts a call's buffers (`flush`).
+        sweep_bytes: what contestants read to empty the caches before a cold call; 0 where the judge evicts a call's buffers (`flush`).
     """
 
     seals: bool
@@ -203,7 +203,7 @@ class GpuMachine:
     """One NVIDIA GPU, the current device."""
 
     seals = False
-    race_s = 0.6
+    race_s = 0.4
     placement = 0.005  # between starts of two processes: 0.3 to 0.5 % (standard deviation), and nothing where they share their buffers
     slow_start = True
 

@@ -52,9 +52,18 @@ class GpuWindow:
         """Nor inaccessible."""
 
 
-def sweep_of(size_bytes: int) -> torch.Tensor:
-    """Memory for `timed` to empty the caches with, (size_bytes,) uint8."""
-    return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
+class Sweep:
+    """Empties the second-level cache by reading so many bytes, several times its size. What it held is written back then, and what it holds is clean:
+    after writing them, the next kernel would pay for writing them back."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._cells = torch.zeros(size_bytes // 8, dtype=torch.int64, device="cuda")
+        self._sum = torch.zeros((), dtype=torch.int64, device="cuda")
+        self()  # the first loads its kernel
+        torch.cuda.synchronize()
+
+    def __call__(self) -> None:
+        torch.sum(self._cells, 0, out=self._sum)
 
 
 class GraphedCall:
@@ -80,14 +89,14 @@ class GraphedCall:
         self._graph.replay()
 
 
-def timed(actions: Iterable[Callable[[], object]], stream: torch.cuda.Stream, sweep: torch.Tensor | None = None) -> list[float]:
-    """Microseconds between two events around what each action enqueues on `stream`, one after another; waits for all. `sweep`: several times the
-    second-level cache, which is written before each, so that the cache holds nothing else. An action begins on an idle GPU."""
+def timed(actions: Iterable[Callable[[], object]], stream: torch.cuda.Stream, sweep: Sweep | None = None) -> list[float]:
+    """Microseconds between two events around what each action enqueues on `stream`, one after another, each after a sweep if there is one; waits
+    for all. After a sweep the GPU is idle when an action begins."""
     spans = []
     with torch.cuda.stream(stream):
         for action in actions:
             if sweep is not None:
-                sweep.fill_(0)
+                sweep()
                 stream.synchronize()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record(stream)

@@ -21,7 +21,7 @@ from ..kernelfile.steps import Arg, Call, Fill, Launch, Plan, Step
 from ..records import Number, Precision, TensorSpec
 from . import vendor
 from .buffers import Place, Window
-from .gpu import GpuWindow, GraphedCall, ready_for_launches, sweep_of, timed
+from .gpu import GpuWindow, GraphedCall, Sweep, ready_for_launches, timed
 from .sandbox import confine, limit_resources
 
 SLOT_MARK = "@"  # a buffer of slot 2 is called `out@2`; weights and persisted buffers have no slot
@@ -61,7 +61,7 @@ class LoadedPlan:
         for name in self._persisted:
             self._windows[name].protect(name, writable=False)
 
-    def call(self, slots: Sequence[int], sweep: torch.Tensor | None = None) -> list[float]:
+    def call(self, slots: Sequence[int], sweep: Sweep | None = None) -> list[float]:
         """Everything a call of the module does, on the buffers of each of these slots. On a GPU their graphs, and what they took (see gpu.timed)."""
         if self._stream and self._graphs:
             return timed([self._graphs[slot] for slot in slots], self._stream, sweep)
@@ -146,7 +146,7 @@ class Runner:
         self._channel = channel
         self._plans: dict[str, LoadedPlan] = {}
         self._scrub: Callable[[], object] = lambda: None
-        self._sweep: torch.Tensor | None = None
+        self._sweep: Sweep | None = None
         self._gpu_windows: dict[str, AnyWindow] = {}  # by handle: opening one takes longer than all else of loading
 
     def serve(self) -> None:
@@ -186,7 +186,7 @@ class Runner:
     def _setup(self, request: Message) -> Message:
         if request["target"] == "cuda":
             ready_for_launches()
-            self._sweep = sweep_of(request["sweep_bytes"])
+            self._sweep = Sweep(request["sweep_bytes"])
         else:
             torch.empty(1 << 20).fill_(0.0).add_(1.0)  # starts and pins the pool of threads, which may not be done later
             native = ctypes.CDLL(request["native"])
