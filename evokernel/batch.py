@@ -36,6 +36,7 @@ from .records import PROTOCOL, Admission, BatchCandidate, BatchOutcome, Status, 
 
 T = TypeVar("T")
 Group = list[BatchCandidate]  # of one task and target, in the file's order
+AHEAD = 2  # kernels that are built while one is judged
 _OUTCOME_HEAD = b'{"is":"BatchOutcome"'
 
 
@@ -249,9 +250,9 @@ def _outcomes(group: Group, session: Session) -> Iterator[BatchOutcome]:
         except EvokernelError as error:
             yield from (_failed(candidate, error) for candidate in group)
             return
-        for candidate, following in zip(group, [*group[1:], None], strict=True):
+        for number, candidate in enumerate(group):
             try:
-                verdict = _verdict(candidate, following, lane, admission)
+                verdict = _verdict(candidate, group[number + 1 : number + 1 + AHEAD], lane, admission)
             except EvokernelError as error:
                 yield _failed(candidate, error)
             else:
@@ -263,10 +264,10 @@ def _failed(candidate: BatchCandidate, error: EvokernelError) -> BatchOutcome:
     return BatchOutcome(PROTOCOL, candidate.key, candidate.id, error=type(error).__name__, message=str(error))
 
 
-def _verdict(candidate: BatchCandidate, following: BatchCandidate | None, lane: Lane, admission: Admission) -> Verdict:
-    if following:
+def _verdict(candidate: BatchCandidate, following: Group, lane: Lane, admission: Admission) -> Verdict:
+    for later in following:
         with suppress(KernelFileError):
-            lane.ahead(make_kernel(following.text, following.target))
+            lane.ahead(make_kernel(later.text, later.target))
     try:
         kernel = make_kernel(candidate.text, candidate.target)
     except KernelFileError as error:

@@ -29,6 +29,7 @@ import extension
 import report
 
 from evokernel.api import cache_folder
+from evokernel.batch import AHEAD
 from evokernel.errors import EvokernelError
 from evokernel.judge.lane import Lane, LaneSettings
 from evokernel.kernelfile import make_kernel, parse, resolve
@@ -107,10 +108,10 @@ def ours(task: str, text: str, target: str, each: int) -> tuple[Admission, dict[
         took, verdicts = [], []
         with Utilisation(target) as gpu:
             kernels = [make_kernel(f"{text}\nconstexpr int text_{nonce}_{number} = {number};\n", target) for number in range(each)]
-            for kernel, following in zip(kernels, [*kernels[1:], None], strict=True):
+            for number, kernel in enumerate(kernels):
                 start = time.monotonic()
-                if following:
-                    lane.ahead(following)  # as `judge --batch` does it
+                for later in kernels[number + 1 : number + 1 + AHEAD]:
+                    lane.ahead(later)  # as `judge --batch` does it
                 verdict = lane.judge(kernel)
                 took.append(time.monotonic() - start)
                 verdicts.append(verdict)

@@ -90,15 +90,14 @@ class Baseline:
             raise JudgeError(f"the baseline {self.name} worked and then {failure.message}; run the command again") from failure
 
     def _timed(self, mode: str) -> list[float]:
-        slots = [(self._turn + n) % self.seat.memory.slots for n in range(self.seat.cold_calls if mode == "cold" else 1)]
+        slots = [(self._turn + n) % self.seat.memory.slots for n in range(1 if self._refills else self.seat.at_once)]
         self._turn += len(slots)
-        for slot in slots:
-            self._refill(slot)
-        if mode == "cold":
-            return self.seat.cold(slots, _START_S["eager"])
-        self.seat.call(slots[0], _START_S["eager"])
         self._refill(slots[0])
-        return [self.seat.call(slots[0], _START_S["eager"])]
+        if mode == "warm" and self._refills:
+            self.seat.call(slots[0], _START_S["eager"])
+            self._refill(slots[0])
+            return [self.seat.call(slots[0], _START_S["eager"])]
+        return self.seat.turn(slots, mode, _START_S["eager"])
 
     def _refill(self, slot: int) -> None:
         if self._refills:
@@ -159,7 +158,8 @@ def main(channel: Channel) -> None:
             request = channel.receive()
             chosen, us = [calls[slot] for slot in request["slots"]], []
             if stream:
-                us = timed(chosen, stream, sweep if request["cold"] else None)
+                cold, warm = request["mode"] == "cold", request["mode"] == "warm"
+                us = timed([(sweep if cold else call if warm else None, call) for call in chosen], stream)
             else:
                 chosen[0]()
             channel.send({"device_us": us})

@@ -13,7 +13,7 @@ import torch
 from ..channel import ChannelClosed, ChannelError, ChannelTimeout, Message
 from ..codec import Json
 from ..records import ErrorRow, Status
-from .memory import PlanMemory, TaskMemory
+from .memory import PlanMemory, TaskMemory, unforeseen
 from .zygotes import Zygote
 
 # How a process ends that was killed from outside, for want of memory, say; a kernel that is to blame does it again.
@@ -177,22 +177,29 @@ class Seat:
     def call(self, slot: int, timeout_s: float) -> float:
         """Run once on a slot and stop the process; microseconds. On the CPU by the judge's clock, from just before the request to just after
         the answer; on a GPU between the events around the graph, which may not be more than the judge's clock saw."""
-        return self._run([slot], timeout_s, cold=False)[0]
+        return self._run([slot], timeout_s)[0]
 
     @property
-    def cold_calls(self) -> int:
-        """How many slots `cold` takes at once: all on a GPU, where a request takes much longer than most calls."""
+    def at_once(self) -> int:
+        """How many slots `turn` takes: all on a GPU, where a request takes much longer than most calls."""
         return self.memory.slots if self.memory.machine.sweep_bytes else 1
 
-    def cold(self, slots: Sequence[int], timeout_s: float) -> list[float]:
-        """As `call`, on each of these slots in turn, nothing of which is in the caches. On the CPU the judge evicts it before the one call; on a GPU
-        the process empties the caches before each call, off the clock: its host code is ours alone."""
-        if not self.memory.machine.sweep_bytes:
+    def turn(self, slots: Sequence[int], mode: str, timeout_s: float) -> list[float]:
+        """As `call`, on each of these slots: `cold` with nothing of it in the caches, `warm` after a call that is not timed, and on poisoned outputs
+        and scratch of a candidate. All that is done from here on the CPU, for one slot, and on a GPU by the process, whose host code is ours."""
+        if self.memory.machine.sweep_bytes:
+            return self._run(slots, timeout_s, mode)
+        if mode == "warm":
+            self.call(slots[0], timeout_s)
+        if self.scratch:
+            self.poison(slots[0])
+        if mode == "cold":
             self.memory.flush(slots[0], self.scratch.raws(slots[0]) if self.scratch else ())
-        return self._run(slots, timeout_s, cold=True)
+        return self._run(slots, timeout_s)
 
-    def _run(self, slots: Sequence[int], timeout_s: float, *, cold: bool) -> list[float]:
-        message: Message = {"op": "run", "plan": self._key, "slots": list(slots), "cold": cold}
+    def _run(self, slots: Sequence[int], timeout_s: float, mode: str = "") -> list[float]:
+        poison = unforeseen() if mode and self.scratch else ()
+        message: Message = {"op": "run", "plan": self._key, "slots": list(slots), "mode": mode, "poison": poison}
         self.memory.machine.settle()
         self.contestant.go()
         start = time.perf_counter_ns()

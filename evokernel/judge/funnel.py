@@ -70,7 +70,7 @@ class TimedCandidate:
     def run(self, mode: str) -> list[float]:
         """The timed calls of one turn (see timing.Entrant); raises Failure when a verified one is wrong."""
         seat, limit_s = self._loaded.seat, self._candidate.call_limit_s
-        slots = [(self._turn + n) % SLOTS for n in range(seat.cold_calls if mode == "cold" else 1)]
+        slots = [(self._turn + n) % SLOTS for n in range(seat.at_once)]
         cases = {slot: (slot + self._turn // _REFILL_EVERY) % len(self._cases) for slot in slots}  # no two slots of a turn hold the same
         self._turn += len(slots)
         for slot, case_index in cases.items():
@@ -79,12 +79,9 @@ class TimedCandidate:
                 self._held[slot] = case_index
         if self._candidate.shop.machine.seals:
             seat.ready(slots[0], limit_s)
-        if mode == "warm":
-            seat.call(slots[0], limit_s)
         # Not in warm calls: the one that warms up would show them. Nor in the first of several: the GPU changes over to its process then.
         new = self._fill_new({slot: cases[slot] for slot in slots[1:] or slots}) if mode == "cold" and self._unseen else {}
-        seat.poison(slots[0])
-        took_us = seat.cold(slots, limit_s) if mode == "cold" else [seat.call(slots[0], limit_s)]
+        took_us = seat.turn(slots, mode, limit_s)
         self._compared += [(us, new[slot] is not None) for slot, us in zip(slots, took_us, strict=True) if slot in new]
         chosen = self._secret.choice(slots) if self._secret.random() < _VERIFY_SHARE else None
         for slot, elapsed_us in zip(slots, took_us, strict=True):

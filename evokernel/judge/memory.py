@@ -25,6 +25,11 @@ def _odd_byte() -> int:
     return 0x41 + secrets.randbelow(0x3A)
 
 
+def unforeseen() -> tuple[int, int]:
+    """Bytes for outputs and for scratch before a call: nothing there can be relied on, nor foreseen."""
+    return _odd_byte(), secrets.choice((0, _odd_byte()))
+
+
 def slotted(name: str, slot: int) -> str:
     """The name of a tensor's buffer in one slot."""
     return f"{name}{SLOT_MARK}{slot}"
@@ -142,7 +147,7 @@ class PlanMemory:
         """Fill a slot's scratch, so that nothing of an earlier call can be read back: for the first call with NaN patterns, which explain best, then
         with zeros or something else at random, so that nothing there can be relied on."""
         for name in self._scratch:
-            self.arena.raw(slotted(name, slot)).fill_(secrets.choice((0, _odd_byte())) if self._called else _NAN_BYTE)
+            self.arena.raw(slotted(name, slot)).fill_(unforeseen()[1] if self._called else _NAN_BYTE)
         self._called = True
 
     def poison_persisted(self) -> None:

@@ -89,18 +89,21 @@ class GraphedCall:
         self._graph.replay()
 
 
-def timed(actions: Iterable[Callable[[], object]], stream: torch.cuda.Stream, sweep: Sweep | None = None) -> list[float]:
-    """Microseconds between two events around what each action enqueues on `stream`, one after another, each after a sweep if there is one; waits
-    for all. After a sweep the GPU is idle when an action begins."""
+Calls = Iterable[tuple[Callable[[], object] | None, Callable[[], object]]]
+
+
+def timed(calls: Calls, stream: torch.cuda.Stream) -> list[float]:
+    """Microseconds between two events around what each call enqueues on `stream`, one after another; waits for all. What stands before a call is
+    enqueued first, off the clock, and is over when the call begins."""
     spans = []
     with torch.cuda.stream(stream):
-        for action in actions:
-            if sweep is not None:
-                sweep()
+        for before, call in calls:
+            if before is not None:
+                before()
                 stream.synchronize()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record(stream)
-            action()
+            call()
             end.record(stream)
             spans.append((begin, end))
         stream.synchronize()

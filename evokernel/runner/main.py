@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from ..kernelfile.steps import Arg, Call, Fill, Launch, Plan, Step
 from ..records import Number, Precision, TensorSpec
 from . import vendor
 from .buffers import Place, Window
-from .gpu import GpuWindow, GraphedCall, Sweep, ready_for_launches, timed
+from .gpu import GpuWindow, GraphedCall, Sweep, gpu_bytes, ready_for_launches, timed
 from .sandbox import confine, limit_resources
 
 SLOT_MARK = "@"  # a buffer of slot 2 is called `out@2`; weights and persisted buffers have no slot
@@ -45,6 +46,8 @@ class LoadedPlan:
         self.ranges = {name: span for window in windows for name, span in window.ranges().items()}
         self._windows = {name: window for window in windows for name in window.ranges()}
         slots = {int(name.rpartition(SLOT_MARK)[2]) for name in self._windows if SLOT_MARK in name}
+        # By slot: outputs, scratch. The first window holds inputs and weights.
+        self._written = {s: [_bytes_of(window, s) for window in windows[1:]] for s in slots} if self._stream else {}
         self._calls = {slot: self._compiled(plan.steps, slot) for slot in slots}
         self._prepare = self._compiled(plan.prepare, None)
         self._persisted = [b.name for b in plan.buffers if b.kind == "persist"]
@@ -61,13 +64,31 @@ class LoadedPlan:
         for name in self._persisted:
             self._windows[name].protect(name, writable=False)
 
-    def call(self, slots: Sequence[int], sweep: Sweep | None = None) -> list[float]:
-        """Everything a call of the module does, on the buffers of each of these slots. On a GPU their graphs, and what they took (see gpu.timed)."""
-        if self._stream and self._graphs:
-            return timed([self._graphs[slot] for slot in slots], self._stream, sweep)
-        for slot in slots:
-            self._walk(slot)
-        return []
+    def call(self, slots: Sequence[int], poison: Sequence[int] = (), before: Callable[[int], object] | None = None) -> list[float]:
+        """Everything a call of the module does, on the buffers of each of these slots. On a GPU their graphs, and what they took (see gpu.timed).
+
+        Args:
+            poison: bytes that all their outputs, and all their scratch, are filled with first (GPU only).
+            before: what is done for a slot before its call, off the clock (GPU only).
+        """
+        if not self._stream or not self._graphs:
+            for slot in slots:
+                self._walk(slot)
+            return []
+        with torch.cuda.stream(self._stream):
+            for slot in slots:
+                self._poison(slot, poison)
+        return timed([(partial(before, slot) if before else None, self._graphs[slot]) for slot in slots], self._stream)
+
+    def warm_up(self, slot: int, poison: Sequence[int]) -> None:
+        """A call that is not timed (GPU only); nothing of it is left but what the caches hold."""
+        self._graphs[slot]()
+        self._poison(slot, poison)
+
+    def _poison(self, slot: int, poison: Sequence[int]) -> None:
+        for byte, tensors in zip(poison, self._written[slot], strict=False):
+            for tensor in tensors:
+                tensor.fill_(byte)
 
     def ready(self, slot: int) -> None:
         """Off the clock: only this slot's buffers can be reached, and the stacks hold nothing of earlier calls."""
@@ -135,6 +156,11 @@ class LoadedPlan:
         return lambda: void(tensor.zero_())
 
 
+def _bytes_of(window: AnyWindow, slot: int) -> list[torch.Tensor]:
+    """The buffers of one slot in a window of GPU memory, uint8."""
+    return [gpu_bytes(low, high - low) for name, (low, high) in window.ranges().items() if name.endswith(f"{SLOT_MARK}{slot}") and high > low]
+
+
 def void(_: object) -> None:
     """Drop a result."""
 
@@ -146,7 +172,7 @@ class Runner:
         self._channel = channel
         self._plans: dict[str, LoadedPlan] = {}
         self._scrub: Callable[[], object] = lambda: None
-        self._sweep: Sweep | None = None
+        self._sweep: Callable[[], object] = lambda: None
         self._gpu_windows: dict[str, AnyWindow] = {}  # by handle: opening one takes longer than all else of loading
 
     def serve(self) -> None:
@@ -168,7 +194,7 @@ class Runner:
     def _answer(self, request: Message, fds: list[int]) -> Message:
         op = request["op"]
         if op == "run":
-            return {"device_us": self._plans[request["plan"]].call(request["slots"], self._sweep if request["cold"] else None)}
+            return {"device_us": self._run(self._plans[request["plan"]], request)}
         if op == "prime":
             self._plans[request["plan"]].prime(request["slot"])
         elif op == "ready":
@@ -182,6 +208,12 @@ class Runner:
         elif op == "setup":
             return self._setup(request)
         return {}
+
+    def _run(self, plan: LoadedPlan, request: Message) -> list[float]:
+        slots, poison, mode = request["slots"], request["poison"], request["mode"]
+        if mode == "cold":
+            return plan.call(slots, poison, lambda _: self._sweep())
+        return plan.call(slots, poison, partial(plan.warm_up, poison=poison) if mode == "warm" else None)
 
     def _setup(self, request: Message) -> Message:
         if request["target"] == "cuda":
