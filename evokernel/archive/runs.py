@@ -269,11 +269,14 @@ def read_events(database: Database, run_id: str) -> Iterator[Logged]:
     Raises:
         ArchiveError: an event that this version cannot read.
     """
-    for row in database.rows("SELECT number, record FROM events WHERE run_id = ? ORDER BY number", run_id):
-        try:
-            yield codec.loads(Logged, row["record"])
-        except ValueError as error:
-            raise ArchiveError(f"event {row['number']} of run {run_id} in {database.path} cannot be read: {error}") from error
+    page, last = "SELECT number, record FROM events WHERE run_id = ? AND number > ? ORDER BY number LIMIT 500", -1
+    while rows := database.rows(page, run_id, last):  # page by page: a long run's events would take more memory than the run
+        for row in rows:
+            last = row["number"]
+            try:
+                yield codec.loads(Logged, row["record"])
+            except ValueError as error:
+                raise ArchiveError(f"event {last} of run {run_id} in {database.path} cannot be read: {error}") from error
 
 
 def list_runs(database: Database) -> list[RunRow]:
