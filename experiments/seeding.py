@@ -14,6 +14,7 @@ compares with eager code only, which is all that a comparison between searches n
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import statistics
@@ -213,13 +214,15 @@ def measured(name: str, candidates: int, repeats: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="NAME", help="tasks whose name holds this")
+    parser.add_argument("--only", metavar="NAME", help="tasks whose name holds this; the stored rows of the others are kept")
     parser.add_argument("--candidates", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--write", action="store_true", help="write experiments/results/seeding.json")
     arguments = parser.parse_args()
     names = [n for n in NEW if not arguments.only or arguments.only in n]
-    rows: list[dict[str, Any]] = []
+    file = report.RESULTS / "seeding.json"
+    stored = json.loads(file.read_text()) if arguments.only and file.exists() else {}
+    rows: list[dict[str, Any]] = [r for r in stored.get("rows", []) if r["task"] not in names and stored["candidates"] == arguments.candidates]
     summary: dict[str, Any] = {}
     for name in names:
         rows += measured(name, arguments.candidates, arguments.repeats)
