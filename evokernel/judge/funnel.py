@@ -34,7 +34,7 @@ from .contestant import SILENT_ENDS, Failure
 from .field import Field
 from .memory import SLOTS
 from .sanitize import sanitized
-from .timing import Race, quantile, race
+from .timing import Race, quantile, race, uneven
 from .workshop import Workshop
 
 _BESIDE_SHARE = 0.35  # of a race's time, for the mode that does not count
@@ -44,6 +44,7 @@ _SCREEN_CALLS = 5
 _REFILL_EVERY = 9
 _UNSEEN_SHARE = 0.25  # of the calls, until all unseen inputs have had theirs
 _FEWEST_UNSEEN, _SLOWER, _AROUND = 6, 1.2, 4  # compared with the calls before and after, as loads come and go
+_WAKING_US, _UNEVEN = 30.0, 0.5  # what the first call of a turn may take longer (3 to 8 us were seen), and a share of the call
 _REMEMBERS = "on inputs that it has not met before: it keeps answers from one call to another"
 
 
@@ -65,6 +66,7 @@ class TimedCandidate:
         self.verified = 0
         self._secret = random.Random(secrets.randbits(64))
         self._unseen = self._secret.sample(unseen, len(unseen))
+        self._turns: list[list[float]] = []
         self._compared: list[tuple[float, bool]] = []  # cold calls as long as there are unseen inputs, and whether they had some
 
     def run(self, mode: str) -> list[float]:
@@ -82,6 +84,7 @@ class TimedCandidate:
         # Not in warm calls: the one that warms up would show them. Nor in the first of several: the GPU changes over to its process then.
         new = self._fill_new({slot: cases[slot] for slot in slots[1:] or slots}) if mode == "cold" and self._unseen else {}
         took_us = seat.turn(slots, mode, limit_s)
+        self._turns.append(took_us)
         self._compared += [(us, new[slot] is not None) for slot, us in zip(slots, took_us, strict=True) if slot in new]
         chosen = self._secret.choice(slots) if self._secret.random() < _VERIFY_SHARE else None
         for slot, elapsed_us in zip(slots, took_us, strict=True):
@@ -105,8 +108,11 @@ class TimedCandidate:
 
     def computes(self) -> None:
         """Raises:
-        Failure: calls on inputs that its process had not met before took longer than others.
+        Failure: calls on inputs that its process had not met before took longer than others, or one call of a turn longer than the others.
         """
+        middle, more = uneven(self._turns)
+        if more > _WAKING_US + _UNEVEN * middle:
+            raise Failure(Status.CHEATING, f"one of several calls in a row takes {more:.1f} us longer than the others ({middle:.1f} us): it does their work")
         ratios = []
         for turn, (elapsed_us, new) in enumerate(self._compared):
             if new:

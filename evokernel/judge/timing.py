@@ -106,6 +106,12 @@ def race(
             return Race(tuple(a_us), tuple(b_us), Interval(low, speedup.mid, high), len(ratios), void)
 
 
+def uneven(turns: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """The median call of turns, and how much longer than it the slowest call of a turn takes; both medians over turns, in microseconds."""
+    middle = statistics.median(statistics.median(turn) for turn in turns)
+    return middle, statistics.median(max(turn) for turn in turns) - middle
+
+
 def quantile(values: Sequence[float], q: float) -> float:
     """The value at fraction `q` of the sorted values, by nearest rank."""
     ordered = sorted(values)

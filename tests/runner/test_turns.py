@@ -1,0 +1,33 @@
+"""What a runner leaves between the timed calls of one turn on a GPU. The filling itself is the same on any device, and is tried here on the CPU's."""
+
+import torch
+
+from evokernel.judge.timing import uneven
+from evokernel.runner.main import LoadedPlan
+
+
+def test_only_outputs_that_are_done_survive_from_call_to_call() -> None:
+    plan = LoadedPlan.__new__(LoadedPlan)
+    plan._written = {slot: [[torch.zeros(4, dtype=torch.uint8)], [torch.zeros(2, dtype=torch.uint8)] * 2] for slot in range(3)}
+    plan._poison([], (7, 9))
+    assert [plan._written[s][0][0].tolist() for s in range(3)] == [[7] * 4] * 3
+    for slot in range(3):  # each call writes all that it can reach
+        for buffers in plan._written.values():
+            for tensor in (*buffers[0], *buffers[1]):
+                tensor.fill_(100 + slot)
+        plan._poison(range(slot + 1), (7, 9))
+        assert [int(plan._written[s][0][0][0]) for s in range(3)] == [100 + slot if s <= slot else 7 for s in range(3)]
+        assert {int(t[0]) for buffers in plan._written.values() for t in buffers[1]} == {9}
+
+
+def test_without_poison_nothing_is_touched() -> None:
+    plan = LoadedPlan.__new__(LoadedPlan)
+    plan._written = {0: []}
+    plan._poison([0], ())
+
+
+def test_a_call_that_does_the_work_of_others_stands_out() -> None:
+    assert uneven([[31.0, 23.0, 23.0]] * 5 + [[23.0, 400.0, 23.0]]) == (23.0, 8.0)
+    middle, more = uneven([[210.0, 4.0, 3.0]] * 5)
+    assert (middle, more) == (4.0, 206.0)
+    assert uneven([[9000.0], [9100.0], [9050.0]]) == (9050.0, 0.0)
