@@ -112,7 +112,7 @@ class TimedCandidate:
         """
         middle, more = uneven(self._turns)
         if more > _WAKING_US + _UNEVEN * middle:
-            raise Failure(Status.CHEATING, f"one of several calls in a row takes {more:.1f} us longer than the others ({middle:.1f} us): it does their work")
+            raise Failure(Status.CHEATING, f"one of several calls takes {more:.1f} us longer than the others ({middle:.1f} us): it does their work")
         ratios = []
         for turn, (elapsed_us, new) in enumerate(self._compared):
             if new:
