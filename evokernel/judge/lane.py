@@ -146,6 +146,7 @@ class Lane:
     def close(self) -> None:
         if self._builders:
             self._builders.terminate()
+        self._builders, self._building = None, {}
         self._stop()
 
     def printed(self) -> str:
