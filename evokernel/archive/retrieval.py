@@ -7,9 +7,10 @@ for more. What each channel says is then completed for all that any of them foun
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import Kernel, Status
 from . import words
@@ -30,6 +31,8 @@ _OF_TASK = (  # CROSS JOIN keeps SQLite to this order, in which the index of ver
     "FROM tasks t CROSS JOIN verdicts v ON v.task_id = t.id CROSS JOIN builds b ON b.id = v.build_id CROSS JOIN kernels k ON k.id = b.kernel_id "
     "WHERE t.seq = ?"
 )
+_INDEXED = "LEFT JOIN kernel_words kw ON kw.rowid = k.seq LEFT JOIN task_words tw ON tw.rowid = t.seq"
+_PLACES = ("the strategy", "the compiled code", "the task's name", "the task's source")  # their columns
 _FIRST = 100  # what a channel is asked for at first
 _DEEPER = 8  # how many times more, each time that filters leave too few
 _A_TASK = 10  # of how many asked for, a task's kernels are looked at
@@ -52,8 +55,7 @@ class Question:
     code: str = ""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):  # a thousand of them a search
     """A kernel with one of its verdicts, by their seqs. `low`: of the speedup, 0 where there is none."""
 
     kernel: int
@@ -102,14 +104,16 @@ class Retrieval:
         Raises:
             ArchiveError: SQLite failed.
         """
-        text, code = self._vectors(question)
         count = max(_FIRST, limit * _POOL)
-        while True:
-            found = self._ask(question, text, code, count)
-            rows, all_there_are = self._rows(found, filters, count)
-            if len(rows) >= limit or (found.everything and all_there_are):
-                break
-            count *= _DEEPER
+        with ThreadPoolExecutor(1) as beside:  # the text model computes while SQLite looks for words
+            vectors = beside.submit(self._vectors, question).result
+            while True:
+                found = self._ask(question, vectors, count)
+                rows, all_there_are = self._rows(found, filters, count)
+                if len(rows) >= limit or (found.everything and all_there_are):
+                    break
+                count *= _DEEPER
+        text, code = vectors()
         rows = [row for row, _ in fuse(rows, found)[: _COMPLETED + limit * _POOL]]
         self._complete(found, rows, text, code)
         ranked = fuse(rows, found)[: limit * _POOL]
@@ -128,8 +132,8 @@ class Retrieval:
             code = structure.embed(question.code)
         return text, code
 
-    def _ask(self, question: Question, text: Vector | None, code: Vector | None, count: int) -> Found:
-        """What each channel finds, at most `count` a channel."""
+    def _ask(self, question: Question, vectors: Callable[[], tuple[Vector | None, Vector | None]], count: int) -> Found:
+        """What each channel finds, at most `count` a channel. `vectors` waits for those of the question."""
         found = Found()
         for table, scores in (("kernel_words", found.kernel_words), ("task_words", found.task_words)):
             terms = words.terms(question.words)
@@ -138,6 +142,7 @@ class Retrieval:
                 if len(scores) < count and asked:
                     scores.update(tuple(row) for row in self._database.rows(_WORDS.format(table), " OR ".join(asked), count))
             found.everything &= len(scores) < count
+        text, code = vectors()
         for kind, query, scores in ((STRATEGY, text, found.kernel_text), (TASK, text, found.task_text), (CODE, code, found.code)):
             if query is not None:
                 similar, everything = self._indexes.get(self._id(kind), kind, len(query)).search(query, count)
@@ -201,13 +206,9 @@ class Retrieval:
         return [ranked[n] for n in chosen]
 
     def _hit(self, found: Row, score: float, scores: Found, question: Question) -> Hit:
-        (row,) = self._database.rows(f"SELECT {COLUMNS} FROM {JOINS} WHERE k.seq = ? AND v.seq IS ?", found.kernel, found.verdict)
-        kernel = self._database.row("SELECT strategy, techniques FROM kernel_words WHERE rowid = ?", found.kernel)
-        task = self._database.row("SELECT name, source FROM task_words WHERE rowid = ?", found.task)
-        places = [(place, words.matched(question.words, text[column])) for text, column, place in (
-            (kernel, "strategy", "the strategy"), (kernel, "techniques", "the compiled code"),
-            (task, "name", "the task's name"), (task, "source", "the task's source"),
-        ) if text]  # fmt: skip
+        sql = f"SELECT {COLUMNS}, kw.*, tw.* FROM {JOINS} {_INDEXED} WHERE k.seq = ? AND v.seq IS ?"
+        (row,) = self._database.rows(sql, found.kernel, found.verdict)
+        places = [(place, words.matched(question.words, text or "")) for place, text in zip(_PLACES, row[-len(_PLACES) :], strict=True)]
         why = [f"{', '.join(hits[:_WORDS_SHOWN])} in {place}" for place, hits in places if hits]
         for name, similar in (("task text", scores.task_text.get(found.task or 0)), ("strategy text", scores.kernel_text.get(found.kernel))):
             why += [f"{name} {similar:.2f}"] if similar is not None else []
@@ -223,8 +224,8 @@ def fuse(rows: Sequence[Row], found: Found) -> list[tuple[Row, float]]:
     ]  # fmt: skip
     totals = [0.0] * len(rows)
     for weight, kernels, tasks in channels:
-        scored = [(-kernels.get(r.kernel, 0.0) - tasks.get(r.task or 0, 0.0), -r.low, r.kernel, n) for n, r in enumerate(rows)]
-        for place, (*_, n) in enumerate(sorted(s for s in scored if s[0] < 0), 1):
+        scores = ((kernels.get(row.kernel, 0.0) + tasks.get(row.task or 0, 0.0), n, row) for n, row in enumerate(rows if kernels or tasks else ()))
+        for place, (*_, n) in enumerate(sorted((-score, -row.low, row.kernel, n) for score, n, row in scores if score > 0), 1):
             totals[n] += weight / (_RRF + place)
     ranked = sorted((-total, -row.low, row.kernel, n) for n, (total, row) in enumerate(zip(totals, rows, strict=True)) if total)
     return [(rows[n], -total) for total, *_, n in ranked]

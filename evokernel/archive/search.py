@@ -26,19 +26,32 @@ class Filters:
     op: str | None = None
 
 
+class _Decoded:
+    """A verdict that is given as its record and decoded when it is first asked for: what is found is ranked by columns."""
+
+    def __get__(self, entry: Entry | None, kind: type) -> Verdict | None:
+        made: str | Verdict | None = entry.__dict__["verdict"] if entry else None  # without an entry: the field's default
+        if entry and isinstance(made, str):
+            entry.__dict__["verdict"] = made = load(made)
+        return made if isinstance(made, Verdict) else None
+
+    def __set__(self, entry: Entry, given: str | Verdict | None) -> None:
+        entry.__dict__["verdict"] = given
+
+
 @dataclass(frozen=True)
 class Entry:
     """A kernel with one of its verdicts, or with none. `imported`: measured elsewhere, never by this archive's runs.
-    `quarantined`: the reason why it may not seed any search."""
+    `quarantined`: the reason why it may not seed any search. `verdict`: an ArchiveError where it cannot be read."""
 
     kernel: Kernel
     strategy: str
     origin: Origin
     task_id: str | None
     task_name: str | None
-    verdict: Verdict | None
     imported: bool
     quarantined: str | None
+    verdict: _Decoded = _Decoded()
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,7 @@ def entry(row: sqlite3.Row) -> Entry:
     """The entry of a row with the columns of a list."""
     return Entry(
         Kernel(row["kernel_id"], row["target"], row["text"]), row["strategy"], Origin(row["origin"], row["licence"], row["provenance"]),
-        row["task_id"], row["task_name"], load(row["record"]) if row["record"] else None, bool(row["imported"]), row["quarantined"],
+        row["task_id"], row["task_name"], bool(row["imported"]), row["quarantined"], row["record"],
     )  # fmt: skip
 
 

@@ -71,15 +71,15 @@ def push(folder: Path, repo: str) -> str:
 
     api = HfApi()
     try:
-        api.create_repo(repo, repo_type="dataset", private=True, exist_ok=True)
-        api.upload_folder(repo_id=repo, repo_type="dataset", folder_path=folder, commit_message="Export of an evokernel archive")
-    except (HTTPError, OSError, ValueError) as error:
+        made = api.create_repo(repo, repo_type="dataset", private=True, exist_ok=True)
+        api.upload_folder(repo_id=made.repo_id, repo_type="dataset", folder_path=folder, commit_message="Export of an evokernel archive")
+    except (HTTPError, OSError, ValueError, RuntimeError) as error:  # RuntimeError: of a large file's upload
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UsageError(
             f"{folder} is written, but was not pushed to {repo}: {reason}; go online, log in with `hf auth login` (or set HF_TOKEN to a token "
             f"that may write), then `hf upload {repo} {folder} --repo-type dataset`"
         ) from error
-    return f"https://huggingface.co/datasets/{repo}"
+    return str(made)
 
 
 def write_tables(folder: Path, config: str, columns: Columns, rows: Iterable[tuple[str, Row]], shard_bytes: int) -> dict[str, int]:

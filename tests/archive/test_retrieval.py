@@ -14,6 +14,7 @@ from evokernel.archive.search import Filters
 from evokernel.archive.shipped import import_shipped, shipped_root
 from evokernel.archive.store import Archive
 from evokernel.archive.verdicts import Origin
+from evokernel.errors import ArchiveError
 from evokernel.kernelfile import make_kernel
 from tests.archive.test_vectors import WordModel, reformatted, renamed
 from tests.search.fake_judge import environment, failed, kernel_text, make, make_task, verified
@@ -70,6 +71,27 @@ def test_each_kernel_is_found_once_with_the_verdict_that_fits(archive: Archive) 
     (hit,) = archive.search("softmax", Filters(device="Test CPU"))
     assert hit.entry.verdict.time_us == 500
     assert archive.search("norm", Filters())[0].entry.task_name == "layer_norm"
+
+
+def test_a_verdict_is_decoded_when_it_is_looked_at(archive: Archive) -> None:
+    judged(archive, SOFTMAX, "Rows.", 500)
+    (sound,), (other,) = archive.search("softmax", Filters()), archive.search("softmax", Filters())
+    assert sound.entry.verdict.time_us == 500 and sound.entry == other.entry and f"{sound.entry.verdict!r}" in repr(other)
+    with archive.database.write() as connection:
+        connection.execute("UPDATE verdicts SET record = '{}'")
+    (hit,) = archive.search("softmax", Filters())  # ranked by columns
+    with pytest.raises(ArchiveError, match=r"stored verdict cannot be read.*archive check"):
+        assert hit.entry.verdict
+
+
+def test_what_is_wrong_with_the_text_model_comes_out_of_a_search(archive: Archive) -> None:
+    class Broken(WordModel):
+        def embed(self, texts):
+            raise MemoryError("no room for a vector")
+
+    judged(archive, SOFTMAX, "Rows.", 500)
+    with pytest.raises(MemoryError, match="no room"):
+        archive.search("softmax", Filters(), model=Broken())
 
 
 def test_filters_leave_what_they_name_and_ask_deeper(archive: Archive) -> None:

@@ -3,6 +3,9 @@
 import hashlib
 import json
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from evokernel.exports.folder import write_folder
 from evokernel.exports.imports import import_path
 from evokernel.exports.selection import Selection
 from evokernel.records import ErrorRow, Kernel, Task, Verdict, digest
+from tests.exports.hub_double import Hub
 from tests.search.fake_judge import environment, failed, kernel_text, make, make_task, verified
 
 SHIPPED = Path(__file__).parents[2] / "archive"
@@ -227,3 +231,38 @@ def test_a_push_that_cannot_be_says_how_to_go_on(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     with pytest.raises(UsageError, match=r"is written, but was not pushed to me/nope: .*refused.*go online"):
         push(tmp_path, "me/nope")
+
+
+def pushed(hub: Hub, folder: Path, repo: str = "me/kernels", **settings: str) -> subprocess.CompletedProcess[str]:
+    """`export dataset --push` as a process of its own: huggingface_hub takes its settings when it is imported."""
+    with Archive(folder.parent / "a.db") as archive:
+        add(archive, make(kernel_text()), verified(make(kernel_text()), 500.0))
+    command = [sys.executable, "-c", "from evokernel.cli import main; main()", "export", "dataset", str(folder), "--push", repo, "--json"]
+    settings = os.environ | {"HF_HOME": str(folder.parent / "hf")} | hub.settings | settings
+    return subprocess.run([*command, "--archive", folder.parent / "a.db"], env=settings, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("repo", ["me/kernels", "kernels"])
+def test_a_push_commits_the_folder_byte_for_byte(tmp_path: Path, repo: str) -> None:
+    with Hub() as hub:
+        done = pushed(hub, tmp_path / "ds", repo)
+    assert done.returncode == 0, done.stderr
+    ((asked,), written) = hub.created, {str(p.relative_to(tmp_path / "ds")): p.read_bytes() for p in (tmp_path / "ds").rglob("*") if p.is_file()}
+    assert (asked["type"], asked["visibility"], asked["name"]) == ("dataset", "private", "kernels")
+    assert hub.files == written and "README.md" in written and [*hub.objects.values()] == [v for n, v in written.items() if n != "README.md"] != []
+    assert json.loads(done.stdout)["pushed"] == f"{hub.address}/datasets/me/kernels"
+
+
+def test_a_refused_token_is_told_with_what_to_do(tmp_path: Path) -> None:
+    with Hub() as hub:
+        done = pushed(hub, tmp_path / "ds", HF_TOKEN="hf_wrong")
+    assert done.returncode == 2 and "401" in done.stderr and "is written, but was not pushed to me/kernels" in done.stderr
+    assert "hf auth login" in done.stderr and "hf upload me/kernels" in done.stderr and "Traceback" not in done.stderr
+    assert not hub.created and not hub.files and (tmp_path / "ds" / "README.md").is_file()
+
+
+def test_an_upload_that_breaks_off_is_told_and_commits_nothing(tmp_path: Path) -> None:
+    with Hub(refuses_objects=True) as hub:
+        done = pushed(hub, tmp_path / "ds")
+    assert done.returncode == 2 and "was not pushed to me/kernels" in done.stderr and "Traceback" not in done.stderr
+    assert hub.created and not hub.files and (tmp_path / "ds" / "README.md").is_file()
