@@ -1,5 +1,6 @@
 """The logic of the measurement experiments that has a right answer: shares with exact intervals, what a re-measurement says, a translated plan."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import throughput  # noqa: E402
 from timing_quality import clopper_pearson  # noqa: E402
 
 from evokernel.api import read_kernel  # noqa: E402
+from evokernel.archive.shipped import read_entries, shipped_root  # noqa: E402
 from evokernel.kernelfile import parse, resolve  # noqa: E402
 from evokernel.kernelfile.gpus import shipped_gpu  # noqa: E402
 from evokernel.records import BaselineTime, Environment, Interval, ModeTiming, Status, Timing, Verdict  # noqa: E402
@@ -53,3 +55,8 @@ def test_kernel_files_become_extensions_with_the_same_device_code(task: str) -> 
     compile(extension.reference(loaded), "reference.py", "exec")
     launches = [launch.function for launch in plan.launches]
     assert all(f"launch(candidate::{name}, " in text for name in launches) and text.count("__global__") == kernel.text.count("__global__")
+
+
+def test_retrieval_is_graded_for_every_shipped_kernel() -> None:
+    graded = json.loads((ROOT / "experiments" / "retrieval_queries.json").read_text())["kernels"]
+    assert set(graded) == {entry.file for entry in read_entries(shipped_root() / "manifest.jsonl")}
