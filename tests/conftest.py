@@ -13,6 +13,7 @@ from evokernel.judge.lane import Lane, LaneSettings
 os.environ.pop("OPENAI_API_KEY", None)
 os.environ.pop("ANTHROPIC_API_KEY", None)
 os.environ["EVOKERNEL_TEXT_MODEL"] = "none"  # no command leaves a process behind that makes vectors while others are timed
+os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"  # the compiled baseline asks the CPU alone what it has, not g++ too, which takes it 7 s once a cache
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts the tests in the background has it ignored
 
 
@@ -24,10 +25,12 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Nothing a test does touches the user's archive or cache."""
-    home = tmp_path_factory.mktemp("home")
+    """Nothing a test does touches the user's archive or cache. Workers share a cache: what one has built, the other need not build."""
+    base = tmp_path_factory.getbasetemp()
+    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
+    home.mkdir(exist_ok=True)
     before = {n: os.environ.get(n) for n in ("XDG_DATA_HOME", "XDG_CACHE_HOME")}
-    os.environ["XDG_DATA_HOME"], os.environ["XDG_CACHE_HOME"] = str(home / "data"), str(home / "cache")
+    os.environ["XDG_DATA_HOME"], os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("data")), str(home / "cache")
     yield home
     for name, value in before.items():
         os.environ.pop(name, None)
@@ -52,6 +55,6 @@ def lane_for(own_folders: Path) -> Iterator[Callable[[Path], Lane]]:
 
 
 @pytest.fixture(scope="session")
-def build_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build_directory(own_folders: Path) -> Path:
     """One folder for all builds, so that headers are precompiled once; its name breaks careless tools."""
-    return tmp_path_factory.mktemp("builds") / "a b$c:é"
+    return own_folders / "a b$c:é"

@@ -2,6 +2,7 @@
 
 import ast
 import tokenize
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,17 @@ def room(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@cache
+def nodes(file: Path) -> list[ast.AST]:
+    """All nodes of a file's syntax tree."""
+    return list(ast.walk(ast.parse(file.read_text())))
+
+
 def imported(file: Path) -> set[str]:
     """Rooms of this package that a file imports, wherever in it."""
     found = set()
     depth = len(file.relative_to(PACKAGE).parts)
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.ImportFrom):
             parts = (node.module or "").split(".") if node.module else []
             if node.level == 0 and parts[:1] == ["evokernel"]:
@@ -58,8 +65,8 @@ def test_a_file_imports_only_its_own_room_and_rooms_below(file: Path) -> None:
 
 def test_torch_is_imported_only_where_it_may_be() -> None:
     for file in FILES:
-        names = {a.name for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Import) for a in n.names}
-        names |= {n.module or "" for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.ImportFrom) and n.level == 0}
+        names = {a.name for n in nodes(file) if isinstance(n, ast.Import) for a in n.names}
+        names |= {n.module or "" for n in nodes(file) if isinstance(n, ast.ImportFrom) and n.level == 0}
         uses_torch = any(n == "torch" or n.startswith("torch.") for n in names)
         assert not uses_torch or room(file) in TORCH_ROOMS, f"{file} imports torch"
 
@@ -68,7 +75,7 @@ def test_only_the_command_line_and_views_read_the_environment() -> None:
     for file in FILES:
         if room(file) in ENVIRONMENT_ROOMS or file.name == "dropin.py":
             continue
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             reads = isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv") and getattr(node.value, "id", "") == "os"
             if reads and file.name == "baselines.py":
                 continue  # sets a baseline child's environment to the one it was sent
@@ -79,7 +86,7 @@ def test_only_the_command_line_and_views_print() -> None:
     for file in FILES:
         if room(file) in ENVIRONMENT_ROOMS:
             continue
-        calls = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "print"]
+        calls = [n for n in nodes(file) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "print"]
         assert not calls, f"{file} prints"
 
 
@@ -90,7 +97,7 @@ def test_sizes() -> None:
         lines = len(text.splitlines())
         total += code_lines(file)
         assert lines <= LIMITS["file"], f"{file} has {lines} lines"
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(file):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or 0) - node.lineno + 1
                 assert length <= LIMITS["function"], f"{file}:{node.lineno} {node.name} has {length} lines"
@@ -118,7 +125,7 @@ def code_lines(file: Path) -> int:
 
 def test_broad_except_only_at_the_command_line_edge() -> None:
     for file in FILES:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             if isinstance(node, ast.ExceptHandler):
                 broad = node.type is None or getattr(node.type, "id", "") in ("Exception", "BaseException")
                 reraises = any(isinstance(n, ast.Raise) for n in ast.walk(node))
@@ -127,7 +134,7 @@ def test_broad_except_only_at_the_command_line_edge() -> None:
 
 def test_no_record_holds_a_dict_of_anything() -> None:
     for file in FILES:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(d) for d in node.decorator_list):
                 for item in node.body:
                     assert not (isinstance(item, ast.AnnAssign) and "dict[str, Any]" in ast.unparse(item.annotation)), f"{file}:{item.lineno}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,18 +28,26 @@ Run = Callable[..., tuple[int, dict[str, Any], str]]
 ELSEWHERE = Device("Elsewhere", "cpp", "x86-64-test", 2)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with an archive that another machine measured: a right kernel, and a faster one made of it that is wrong."""
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive that another machine measured: a right kernel, and a faster one made of it that is wrong."""
+    file = tmp_path_factory.mktemp("elsewhere") / "a.db"
     right, wrong = read_kernel(FIXTURES / "honest" / "plain_softmax.cpp"), read_kernel(FIXTURES / "cpp" / "no_max_subtracted.cpp")
     task = replace(load_task(FIXTURES / "tasks" / "softmax.py").task, path="/gone/softmax.py")
-    with Archive(tmp_path / "a.db") as archive:
+    with Archive(file) as archive:
         archive.add_task(task)
         log = archive.start_run(Started(task.id, ELSEWHERE, RunSettings("cpp"), (), task.path))
         for number, (kernel, time_us, parents) in enumerate(((right, 500.0, ()), (wrong, 100.0, (right.id,)))):
             verdict = verified(kernel, time_us, where=environment(ELSEWHERE.name))
             archive.record(Attempt(Proposal(number, "mutate", parents), Reply(kernel.text), kernel, verdict), task, log, 1.0)
         log.release()
+    return file
+
+
+@pytest.fixture
+def folder(tmp_path: Path, elsewhere: Path) -> Path:
+    """A folder with a copy of that archive."""
+    shutil.copy(elsewhere, tmp_path)
     return tmp_path
 
 

@@ -30,10 +30,12 @@ JUDGE_KEYS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder whose name breaks careless tools, with a task and a kernel in it."""
+    """A folder whose name breaks careless tools, with a task and a kernel in it. Warm and small, so that eager is clearly the fastest baseline: a
+    judge that starts again then waits for no other."""
     place = tmp_path / "a $HOME:b c é"
     place.mkdir()
-    (place / "task.py").write_text((FIXTURES / "tasks" / "softmax.py").read_text())
+    task = (FIXTURES / "tasks" / "softmax.py").read_text().replace("64, 520", "4, 64")
+    (place / "task.py").write_text(task + 'EVOKERNEL = {"score": "warm"}\n')
     (place / "kernel.cpp").write_text((FIXTURES / "honest" / "plain_softmax.cpp").read_text())
     return place
 
@@ -65,7 +67,7 @@ def test_evolve_gives_a_verified_kernel_that_judge_and_export_take(folder: Path,
     verdict = last_object(out)
     assert set(verdict) == JUDGE_KEYS and verdict["status"] == "verified" and verdict["milestone"] >= 1
 
-    code, out, err = run(folder, "export", "module", found["kernel_id"][:8], "fast.py", "--task", found["task_id"], "--archive", "a.db")
+    code, out, err = here(folder, "export", "module", found["kernel_id"][:8], "fast.py", "--task", found["task_id"], "--archive", "a.db")
     assert code == 0, err
     assert "class Model" in (folder / "fast.py").read_text()
 

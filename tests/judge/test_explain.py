@@ -32,7 +32,7 @@ def test_a_verified_kernel_is_explained(
 ) -> None:
     lane = lane_for(FIXTURES / "tasks" / "softmax.py")
     admission = lane.admit()
-    verdict = lane.judge(make_kernel((FIXTURES / "honest" / "plain_softmax.cpp").read_text(), "cpp"))
+    verdict = lane.judge(make_kernel((FIXTURES / "honest" / "plain_softmax.cpp").read_text(), "cpp"), patience=0.3)
     assert verdict.status is Status.VERIFIED and verdict.timing
     facts, text = explanation(verdict, admission), explain_text(verdict, admission)
     assert 0 < verdict.timing.verified_calls <= sum(m.calls for m in verdict.timing.modes) + 100

@@ -90,6 +90,7 @@ def serving(*script: Any) -> Iterator[Loopback]:
 class _Handler(BaseHTTPRequestHandler):
     server_state: Loopback
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or each answer waits 40 ms for the acknowledgement of its headers
 
     def log_message(self, format: str, *args: object) -> None:
         """Quiet."""

@@ -326,13 +326,13 @@ def test_macros_of_the_candidate_do_not_reach_headers(build_directory: Path) -> 
     assert build(with_body("out[0] = __half2float(__float2half(a));", before), build_directory).functions
 
 
-def test_a_compilation_without_an_end_is_stopped(build_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compilation_without_an_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "TIME_LIMIT_S", 1.0)
     bomb = "template <int N, int P> struct X { static constexpr int v = X<N - 1, 2 * P>::v + X<N - 1, 2 * P + 1>::v; };\n"
     bomb += "template <int P> struct X<0, P> { static constexpr int v = P; };\nint q() { return X<24, 0>::v; }"
     with pytest.raises(BuildError, match="the compiler did not finish within 1 s"):
-        build(SCALE + bomb, build_directory)
-    assert build(with_body("out[0] = 5 * a;"), build_directory).functions and not list(build_directory.glob("building-*"))
+        build(SCALE + bomb, tmp_path)
+    assert build(with_body("out[0] = 5 * a;"), tmp_path).functions and not list(tmp_path.glob("building-*"))
 
 
 def test_threads_may_build_at_once(build_directory: Path) -> None:
