@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -24,13 +25,13 @@ _PROBE_SEEDS = (11, 12, 13, 14, 15, 16, 17, 18)  # the first two also run forwar
 Phase = Callable[[str], None]
 
 
-def load_task(path: str | Path, *, on_phase: Phase = lambda phase: None, memory_bytes: int | None = None) -> LoadedTask:
+def load_task(path: str | Path, *, on_phase: Phase = lambda phase: None, memory_bytes: float | None = None) -> LoadedTask:
     """Import a task file, construct its module and take down its signature.
 
     Args:
         path: a Python file with `Model`, `get_inputs` and optionally `get_init_inputs`; or `DIR:level/number` (KernelBench).
         on_phase: told "import", "inputs", "init" or "forward" before that part of the user's code runs.
-        memory_bytes: what judging may take; default: the memory that is free now.
+        memory_bytes: what judging may take; default: the memory that is free now. Infinite: nothing is estimated, which imports for two seconds.
 
     Raises:
         TaskError: the file is wrong, or (`refused`) sound but impossible to judge; the message says what would help.
@@ -45,7 +46,7 @@ def load_task(path: str | Path, *, on_phase: Phase = lambda phase: None, memory_
         raise TaskError(f"{file.name} defines no class `Model` that derives from torch.nn.Module; define it")
     variants = ({}, *options.shapes)
     on_phase("inputs")
-    for known in sizes_before_allocation(module, variants):
+    for known in sizes_before_allocation(module, variants) if memory_bytes != math.inf else ():
         refuse_too_large(known, memory_bytes)
     on_phase("init")
     model, call, notes = _construct(module, model_class, file)
@@ -83,7 +84,7 @@ class _Loader:
     """The state of one loading: what is fixed once the module is there."""
 
     def __init__(
-        self, file: Path, options: Options, model: nn.Module, get_inputs: Callable[..., object], on_phase: Phase, memory_bytes: int | None
+        self, file: Path, options: Options, model: nn.Module, get_inputs: Callable[..., object], on_phase: Phase, memory_bytes: float | None
     ) -> None:
         self.file, self.options, self.model, self.get_inputs = file, options, model, get_inputs
         self.on_phase, self.memory_bytes = on_phase, memory_bytes

@@ -64,7 +64,7 @@ def available_bytes() -> int:
     return free
 
 
-def refuse_too_large(sizes: Sizes, memory_bytes: int | None) -> None:
+def refuse_too_large(sizes: Sizes, memory_bytes: float | None) -> None:
     """Raises:
     TaskError: judging this would not fit; the sizes are in the message.
     """
