@@ -118,7 +118,7 @@ class Retrieval:
         self._complete(found, rows, text, code)
         ranked = fuse(rows, found)[: limit * _POOL]
         chosen = ranked[:limit] if question.code or not ranked else self._apart(ranked, limit)
-        return [self._hit(row, score, found, question) for row, score in chosen]
+        return [hit for row, score in chosen if (hit := self._hit(row, score, found, question))]
 
     def _vectors(self, question: Question) -> tuple[Vector | None, Vector | None]:
         """The question as vectors for text and for structure."""
@@ -205,9 +205,12 @@ class Retrieval:
             nearest = np.maximum(nearest, code @ code[chosen[-1]])
         return [ranked[n] for n in chosen]
 
-    def _hit(self, found: Row, score: float, scores: Found, question: Question) -> Hit:
+    def _hit(self, found: Row, score: float, scores: Found, question: Question) -> Hit | None:
         sql = f"SELECT {COLUMNS}, kw.*, tw.* FROM {JOINS} {_INDEXED} WHERE k.seq = ? AND v.seq IS ?"
-        (row,) = self._database.rows(sql, found.kernel, found.verdict)
+        rows = self._database.rows(sql, found.kernel, found.verdict)
+        if not rows:
+            return None  # another process has removed it since
+        row = rows[0]
         places = [(place, words.matched(question.words, text or "")) for place, text in zip(_PLACES, row[-len(_PLACES) :], strict=True)]
         why = [f"{', '.join(hits[:_WORDS_SHOWN])} in {place}" for place, hits in places if hits]
         for name, similar in (("task text", scores.task_text.get(found.task or 0)), ("strategy text", scores.kernel_text.get(found.kernel))):

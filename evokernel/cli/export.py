@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keyword
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -34,12 +33,12 @@ def dataset(  # noqa: PLR0913, PLR0917 - each parameter is one option of the com
 ) -> None:  # fmt: skip
     """Write a Hugging Face dataset: kernels, failed ones too, with all that was measured of them."""
     from ..api import open_archive
+    from ..exports.dataset import check_name, write_dataset
     from ..exports.dataset import push as upload
-    from ..exports.dataset import write_dataset
     from ..exports.selection import Selection
 
-    if push is not None and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", push):
-        raise UsageError(f"--push takes the name of a dataset, such as OWNER/NAME, not {push!r}")
+    if push is not None:
+        check_name(push)
     with open_archive(archive, create=False) as opened:
         written = write_dataset(opened, folder, Selection(target, device, licence, everything), with_pairs=pairs)
     lines = [f"{folder} written: {', '.join(f'{n} rows in {name}' for name, n in written.rows.items())}", *_left_out(written.left_out)]

@@ -60,6 +60,18 @@ def write_dataset(archive: Archive, folder: Path, selection: Selection, *, with_
     return written
 
 
+def check_name(repo: str) -> None:
+    """Raises:
+    UsageError: no dataset of the Hub can have this name.
+    """
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(repo)
+    except ValueError as error:
+        raise UsageError(f"--push takes the name of a dataset, such as OWNER/NAME, not {repo!r}: {error}") from error
+
+
 def push(folder: Path, repo: str) -> str:
     """Upload a written folder; the dataset's address. A repository that does not exist yet is made, a private one.
 

@@ -24,7 +24,7 @@ from .inputs import OWN, InputPlan, redraw_weights, secret_seed
 from .truth import Expected, Truth, evaluate, one_thread, rounded, truth_of
 
 OWN_DRAWS = 4  # of the timed variant; other variants get one
-_UNSEEN, _FEWEST_UNSEEN = 7, 3
+_UNSEEN, _FEWEST_UNSEEN = 11, 3
 MANTISSA_BITS = {Precision.TF32: 10, Precision.REDUCED: 7}
 _NARROW = 8.0  # a failure by at most this factor may come from a scale that is too small by chance
 _CACHE_SHARE = 4  # a quarter of the free memory

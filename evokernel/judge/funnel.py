@@ -42,8 +42,8 @@ _OUT_OF_RACE = 1.5
 _VERIFY_SHARE = 0.2  # of the turns, for one of their calls
 _SCREEN_CALLS = 5
 _REFILL_EVERY = 9
-_UNSEEN_SHARE = 0.25  # of the calls, until all unseen inputs have had theirs
-_FEWEST_UNSEEN, _SLOWER, _AROUND = 6, 1.2, 4  # compared with the calls before and after, as loads come and go
+_FEWEST_UNSEEN, _SLOWER = 6, 1.2
+_CONTROLS = 3  # calls that one on unseen inputs stands among at random, and is compared with: loads come and go
 _WAKING_US, _UNEVEN = 30.0, 0.5  # what the first call of a turn may take longer (3 to 8 us were seen), and a share of the call
 _REMEMBERS = "on inputs that it has not met before: it keeps answers from one call to another"
 
@@ -53,9 +53,12 @@ class TimedCandidate:
 
     Args:
         unseen: inputs that its process has not met yet (see Cases.unseen), each for one secretly chosen call.
+        seconds: they are spread over so much time from the first cold call on: a kernel may behave for a while.
     """
 
-    def __init__(self, candidate: Candidate, loaded: Loaded, cases: list[Case], unseen: Sequence[Case | dict[str, torch.Tensor]] = ()) -> None:
+    def __init__(
+        self, candidate: Candidate, loaded: Loaded, cases: list[Case], unseen: Sequence[Case | dict[str, torch.Tensor]] = (), seconds: float = 0.0
+    ) -> None:
         self._candidate = candidate
         self._loaded = loaded
         self._cases = cases
@@ -67,7 +70,10 @@ class TimedCandidate:
         self._secret = random.Random(secrets.randbits(64))
         self._unseen = self._secret.sample(unseen, len(unseen))
         self._turns: list[list[float]] = []
-        self._compared: list[tuple[float, bool]] = []  # cold calls as long as there are unseen inputs, and whether they had some
+        self._due_s = sorted(self._secret.uniform(0, seconds) for _ in unseen)
+        self._began_s: float | None = None
+        self._next: list[Case | dict[str, torch.Tensor] | None] = []  # for the next calls: unseen inputs among known ones (None)
+        self._compared: list[dict[bool, list[float]]] = []  # by unseen inputs: what the call on them took, and what those around it did
 
     def run(self, mode: str) -> list[float]:
         """The timed calls of one turn (see timing.Entrant); raises Failure when a verified one is wrong."""
@@ -82,10 +88,11 @@ class TimedCandidate:
         if self._candidate.shop.machine.seals:
             seat.ready(slots[0], limit_s)
         # Not in warm calls: the one that warms up would show them. Nor in the first of several: the GPU changes over to its process then.
-        new = self._fill_new({slot: cases[slot] for slot in slots[1:] or slots}) if mode == "cold" and self._unseen else {}
+        new = self._fill_new({slot: cases[slot] for slot in slots[1:] or slots}) if mode == "cold" else {}
         took_us = seat.turn(slots, mode, limit_s)
         self._turns.append(took_us)
-        self._compared += [(us, new[slot] is not None) for slot, us in zip(slots, took_us, strict=True) if slot in new]
+        for slot in new:
+            self._compared[-1][new[slot] is not None].append(took_us[slots.index(slot)])
         chosen = self._secret.choice(slots) if self._secret.random() < _VERIFY_SHARE else None
         for slot, elapsed_us in zip(slots, took_us, strict=True):
             if isinstance(case := new.get(slot), Case):
@@ -96,9 +103,14 @@ class TimedCandidate:
         return took_us
 
     def _fill_new(self, cases: dict[int, int]) -> dict[int, Case | dict[str, torch.Tensor] | None]:
-        """Put inputs that its process has not met into some of these slots, at random, and into the others (None) what they hold, so that only
-        the inputs differ between these calls."""
-        found = {slot: self._unseen.pop() if self._unseen and self._secret.random() < _UNSEEN_SHARE else None for slot in cases}
+        """When it is time, put inputs that its process has not met into one of these slots, and into those of the calls around it (None) what they
+        hold, so that only the inputs differ."""
+        self._began_s = time.monotonic() if self._began_s is None else self._began_s
+        if not self._next and self._unseen and time.monotonic() - self._began_s >= self._due_s[0]:
+            self._due_s.pop(0)
+            self._next = self._secret.sample([self._unseen.pop(), *[None] * _CONTROLS], _CONTROLS + 1)
+            self._compared.append({True: [], False: []})
+        found = {slot: self._next.pop() for slot in cases if self._next}
         for slot, new in found.items():
             case = self._cases[cases[slot]] if new is None else new
             self._loaded.seat.memory.fill_inputs(slot, case.placed_inputs if isinstance(case, Case) else case)
@@ -113,16 +125,13 @@ class TimedCandidate:
         middle, more = uneven(self._turns)
         if more > _WAKING_US + _UNEVEN * middle:
             raise Failure(Status.CHEATING, f"one of several calls takes {more:.1f} us longer than the others ({middle:.1f} us): it does their work")
-        ratios = []
-        for turn, (elapsed_us, new) in enumerate(self._compared):
-            if new:
-                around = [us for us, other in self._compared[max(0, turn - _AROUND) : turn + _AROUND + 1] if not other]
-                ratios.append(elapsed_us / statistics.median(around) if around else 0.0)
+        ratios = [c[True][0] / statistics.median(c[False]) for c in self._compared if c[True] and c[False]]
         if len(ratios) < _FEWEST_UNSEEN:
             return
+        late = sorted(ratios[len(ratios) // 2 :])  # what is to pay off is done in more than half of the calls
         # On a GPU three in four have to be slower. A CPU may be busy with other things half of the time: there all have to.
-        if sorted(ratios)[0 if self._candidate.shop.machine.seals else len(ratios) // 4] > _SLOWER:
-            raise Failure(Status.CHEATING, f"takes {statistics.median(ratios):.2f} times as long {_REMEMBERS}")
+        if late[0 if self._candidate.shop.machine.seals else len(late) // 4] > _SLOWER:
+            raise Failure(Status.CHEATING, f"takes {statistics.median(late):.2f} times as long {_REMEMBERS}")
 
     def _verify(self, slot: int, case_index: int) -> None:
         self.verified += 1
@@ -216,15 +225,15 @@ class Funnel:
                     raise Failure(Status.MISMATCH, _UNREPEATABLE)
 
     def _time(self, candidate: Candidate, loaded: Loaded, rules: _Race) -> Timing:
-        cases = self.shop.cases.timed()
         loaded.weights_version = -1
-        entrant = TimedCandidate(candidate, loaded, cases, self.shop.cases.unseen())
         prepares = loaded.build.plan.persists
         rivals = self.field.rivals(prepares=prepares)
         score = self.field.score
         limit = _OUT_OF_RACE * rules.incumbent_us if rules.incumbent_us else math.inf
         machine = self.shop.machine
         seconds = machine.race_s * rules.patience
+        cold_s = seconds if score == "cold" else _BESIDE_SHARE * seconds
+        entrant = TimedCandidate(candidate, loaded, self.shop.cases.timed(), self.shop.cases.unseen(), cold_s)
         run = partial(race, entrant, steady=machine.steady, placement=machine.placement)
         races = {r.name: run(r, score, seconds=seconds / len(rivals), out_of_race_us=limit) for r in rivals}
         scored = self._mode_timing(score, races, prepares=prepares)

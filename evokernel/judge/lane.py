@@ -30,6 +30,7 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 _JUDGE_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1", "OMP_WAIT_POLICY": "passive"}
 _OWN_PHASES_S = {"start": 120.0, "truth": 600.0, "baselines": 600.0, "ready": 60.0, "gpu": tenant.WAIT_S + 60.0}
 _JUDGING_S = 900.0
+_BUILDING_S = 150.0  # a compiler gets 60 s, twice
 _BUILDERS = 2  # ahead of the judge: some kernels take longer to build than to judge
 _SCRATCH = "evokernel-judge-"  # of the folder for temporary files of a judge and of all that it starts
 _ERRORS = {e.__name__: e for e in (TaskError, JudgeError, ModelError, ArchiveError, UsageError)}
@@ -132,7 +133,7 @@ class Lane:
 
     def judge(self, kernel: Kernel, *, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
         if building := self._building.pop(kernel.id, None):
-            building.wait()
+            building.wait(_BUILDING_S)
         request = {"op": "judge", "kernel": encode(kernel), "incumbent_us": incumbent_us, "patience": patience}
         return decode(Verdict, self._persistent(request))
 

@@ -52,7 +52,11 @@ _INSTRUCTIONS = {
     "vldmxcsr": "the floating-point mode survives a launch; use `// @flags fast_math` or handle denormals in code",
     "wrfsbase": "segment registers are refused", "wrgsbase": "segment registers are refused",
     "rdfsbase": "segment registers are refused", "rdgsbase": "segment registers are refused", "wrpkru": "memory keys are refused",
-    "xrstor": "processor state is not a kernel's", "xrstor64": "processor state is not a kernel's",
+    **dict.fromkeys(
+        (f"{name}{wide}" for name in ("xrstor", "xrstors", "fxrstor", "xsave", "xsavec", "xsaveopt", "xsaves", "fxsave") for wide in ("", "64")),
+        "processor state is not a kernel's",
+    ),
+    **dict.fromkeys(("frstor", "fldenv", "fsave", "fnsave", "fstenv", "fnstenv"), "processor state is not a kernel's"),
 }  # fmt: skip
 _SEGMENT = re.compile(r"\b[fg]s:")
 
