@@ -1,8 +1,13 @@
 """What a runner leaves between the timed calls of one turn on a GPU. The filling itself is the same on any device, and is tried here on the CPU's."""
 
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import pytest
 import torch
 
 from evokernel.judge.timing import uneven
+from evokernel.runner import main
 from evokernel.runner.main import LoadedPlan
 
 
@@ -31,3 +36,29 @@ def test_a_call_that_does_the_work_of_others_stands_out() -> None:
     middle, more = uneven([[210.0, 4.0, 3.0]] * 5)
     assert (middle, more) == (4.0, 206.0)
     assert uneven([[9000.0], [9100.0], [9050.0]]) == (9050.0, 0.0)
+
+
+def test_what_comes_before_each_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU's clock is a double here: it does what comes before a call, then the call."""
+    log: list[str] = []
+
+    def timed(calls: Iterable[tuple[Callable[[], object] | None, Callable[[], object]]], stream: object) -> list[float]:
+        for before, call in calls:
+            if before:
+                before()
+            call()
+        return [1.0, 2.0]
+
+    monkeypatch.setattr(main, "timed", timed)
+    plan = LoadedPlan.__new__(LoadedPlan)
+    plan._stream, plan._written = object(), {}  # type: ignore[assignment]
+    plan._graphs = {slot: partial(log.append, f"call {slot}") for slot in range(3)}  # type: ignore[misc]
+    monkeypatch.setattr(plan, "_poison", lambda done, poison: log.append(f"poison but {[*done]} with {poison}"))
+    assert plan.call([2, 0], "cold", (7, 0), lambda: log.append("sweep")) == [1.0, 2.0]
+    assert log == ["poison but [] with (7, 0)", "sweep", "call 2", "poison but [2] with (7, 0)", "sweep", "call 0"]
+    log.clear()
+    plan.call([1, 2], "warm", (7, 9))
+    assert log == ["call 1", "poison but [] with (7, 9)", "call 1", "call 2", "poison but [1] with (7, 9)", "call 2"]
+    log.clear()
+    plan.call([0])
+    assert log == ["call 0"]
