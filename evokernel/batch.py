@@ -30,13 +30,12 @@ from .archive.lifecycle import Due, Here
 from .archive.store import Archive
 from .codec import decode, encode
 from .errors import EvokernelError, UsageError
-from .judge.lane import Lane
+from .judge.lane import AHEAD, Lane
 from .kernelfile import KernelFileError, make_kernel
 from .records import PROTOCOL, Admission, BatchCandidate, BatchOutcome, Status, TaskFile, Verdict, digest, unjudged
 
 T = TypeVar("T")
 Group = list[BatchCandidate]  # of one task and target, in the file's order
-AHEAD = 2  # kernels that are built while one is judged
 _OUTCOME_HEAD = b'{"is":"BatchOutcome"'
 
 

@@ -29,9 +29,8 @@ import extension
 import report
 
 from evokernel.api import cache_folder
-from evokernel.batch import AHEAD
 from evokernel.errors import EvokernelError
-from evokernel.judge.lane import Lane, LaneSettings
+from evokernel.judge.lane import AHEAD, Lane, LaneSettings
 from evokernel.kernelfile import make_kernel, parse, resolve
 from evokernel.records import Admission, Status, Verdict
 from evokernel.targets.driver import gpu_uuid

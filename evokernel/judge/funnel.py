@@ -105,8 +105,9 @@ class TimedCandidate:
     def _fill_new(self, cases: dict[int, int]) -> dict[int, Case | dict[str, torch.Tensor] | None]:
         """When it is time, put inputs that its process has not met into one of these slots, and into those of the calls around it (None) what they
         hold, so that only the inputs differ."""
-        self._began_s = time.monotonic() if self._began_s is None else self._began_s
-        if not self._next and self._unseen and time.monotonic() - self._began_s >= self._due_s[0]:
+        now_s = time.monotonic()
+        self._began_s = now_s if self._began_s is None else self._began_s
+        if not self._next and self._unseen and now_s - self._began_s >= self._due_s[0]:
             self._due_s.pop(0)
             self._next = self._secret.sample([self._unseen.pop(), *[None] * _CONTROLS], _CONTROLS + 1)
             self._compared.append({True: [], False: []})

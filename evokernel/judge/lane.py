@@ -31,7 +31,7 @@ _JUDGE_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1", "OMP_WAIT_POLICY": "passive"}
 _OWN_PHASES_S = {"start": 120.0, "truth": 600.0, "baselines": 600.0, "ready": 60.0, "gpu": tenant.WAIT_S + 60.0}
 _JUDGING_S = 900.0
 _BUILDING_S = 150.0  # a compiler gets 60 s, twice
-_BUILDERS = 2  # ahead of the judge: some kernels take longer to build than to judge
+AHEAD = 2  # kernels that are built while one is judged: some take longer to build than to judge
 _SCRATCH = "evokernel-judge-"  # of the folder for temporary files of a judge and of all that it starts
 _ERRORS = {e.__name__: e for e in (TaskError, JudgeError, ModelError, ArchiveError, UsageError)}
 _DOING = {"import": "importing the task file", "init": "constructing Model", "inputs": "get_inputs()", "forward": "Model.forward"}
@@ -128,7 +128,7 @@ class Lane:
 
     def ahead(self, kernel: Kernel) -> None:
         if self._admission and kernel.id not in self._building and targets.get(self._settings.target).builds_beside:
-            self._builders = self._builders or ThreadPool(_BUILDERS)
+            self._builders = self._builders or ThreadPool(AHEAD)
             self._building[kernel.id] = self._builders.apply_async(_build, (kernel, self._admission, self._settings.cache / "builds"))
 
     def judge(self, kernel: Kernel, *, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
