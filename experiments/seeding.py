@@ -133,9 +133,30 @@ class Shuffled(Archive):
         return tuple(found)
 
 
+def prepared(archive: Archive, name: str) -> None:
+    """Give an archive the shipped seeds, without those of the task's own module where they are left out."""
+    module, _, left_out = NEW[name]
+    root = shipped_root()
+    assert root, "the shipped archive is not installed"
+    import_shipped(archive, root)
+    for row in archive.database.rows("SELECT k.id FROM kernels k WHERE k.provenance LIKE ?", f"{module}/%") if left_out else ():
+        archive.quarantine(row["id"], "left out by the experiment")
+
+
+def task_file(name: str, folder: Path) -> Path:
+    """The file of a task that is new to the archive."""
+    module, changes, _ = NEW[name]
+    source = (TASKS / f"{module}.py").read_text()
+    for old, new in changes.items():
+        assert old in source, f"{module}.py no longer holds {old!r}"
+        source = source.replace(old, new)
+    file = folder / f"{module}.py"
+    file.write_text(source)
+    return file
+
+
 def searched(arm: str, name: str, lane: Lane, settings: RunSettings, folder: Path) -> list[float]:
     """The speedup (median, against eager; 0 for none) of the best kernel after each candidate."""
-    module, _, left_out = NEW[name]
     best: list[float] = []
 
     def watch(logged: Logged, state: State) -> None:
@@ -144,11 +165,8 @@ def searched(arm: str, name: str, lane: Lane, settings: RunSettings, folder: Pat
             best.append(speedup.mid if speedup else 0.0)
 
     with (Shuffled if arm == "shuffled" else Archive)(folder / f"{arm}-{settings.seed}.db") as archive:
-        root = shipped_root()
-        if arm != "empty" and root:
-            import_shipped(archive, root)
-            for row in archive.database.rows("SELECT k.id FROM kernels k WHERE k.provenance LIKE ?", f"{module}/%") if left_out else ():
-                archive.quarantine(row["id"], "left out by the experiment")
+        if arm != "empty":
+            prepared(archive, name)
         run_search(archive, lane, settings, watch)
     return best
 
@@ -165,7 +183,7 @@ def interval(values: Sequence[float], mean: Callable[[Sequence[float]], float] =
     return [draws[int(0.025 * DRAWS)], mean(values), draws[int(0.975 * DRAWS)]]
 
 
-def compared(rows: Sequence[dict[str, Any]], budget: int) -> dict[str, Any]:
+def compared(rows: Sequence[dict[str, Any]], budget: int, arms: Sequence[str] = ARMS) -> dict[str, Any]:
     """Candidates saved and speedup gained by each arm over the empty archive, over all rows and by kind of task."""
     result: dict[str, Any] = {}
     for kind in ("all", "other sizes", "own seeds left out"):
@@ -173,10 +191,10 @@ def compared(rows: Sequence[dict[str, Any]], budget: int) -> dict[str, Any]:
         if not chosen:
             continue
         result[kind] = {"runs": len(chosen)}
-        for arm in ARMS:
+        for arm in arms:
             counts = [r["needed"][arm] for r in chosen]
             result[kind][arm] = {"candidates_needed": interval(counts), "never_reached": sum(c > budget for c in counts)}
-        for arm in ARMS[1:]:
+        for arm in arms[1:]:
             result[kind][arm]["candidates_saved"] = interval([r["needed"]["empty"] - r["needed"][arm] for r in chosen])
             ratios = [r["best"][arm] / r["best"]["empty"] for r in chosen if r["best"][arm] and r["best"]["empty"]]
             result[kind][arm]["best_over_empty"] = interval(ratios, statistics.geometric_mean) if ratios else None
@@ -185,15 +203,10 @@ def compared(rows: Sequence[dict[str, Any]], budget: int) -> dict[str, Any]:
 
 def measured(name: str, candidates: int, repeats: int) -> list[dict[str, Any]]:
     """All arms on one task, one row a repeat."""
-    module, changes, left_out = NEW[name]
-    source = (TASKS / f"{module}.py").read_text()
-    for old, new in changes.items():
-        assert old in source, f"{module}.py no longer holds {old!r}"
-        source = source.replace(old, new)
+    module, _, left_out = NEW[name]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / f"{module}.py"
-        file.write_text(source)
+        file = task_file(name, Path(folder))
         lane = Lane(LaneSettings(str(file), "cpp", cache_folder(), dict(os.environ), baselines=("eager",)))
         try:
             for seed in range(repeats):

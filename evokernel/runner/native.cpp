@@ -73,6 +73,15 @@ static __attribute__((noinline)) char* lowest_of_stack()
     return lowest;
 }
 
+// What XRSTOR reads: the control words and no component. As long as any processor's area, since some read all of it (11,008 bytes with AMX), and
+// constant, so that nobody can put a component in.
+alignas(64) static const struct {
+    uint16_t x87_control;
+    unsigned char unused[22];
+    uint32_t vector_control;
+    unsigned char rest[(1 << 14) - 28];
+} initial_registers = {0x037F, {}, 0x1F80, {}};
+
 // Puts the calling thread's x87, vector and tile registers into their initial state: nothing of a call is left there, nor a rounding mode. XRSTOR of an
 // area without components does that for all that the system has enabled (Intel SDM volume 1, 13.8); memory keys are left as they are.
 static __attribute__((noinline)) void forget_registers()
@@ -83,9 +92,7 @@ static __attribute__((noinline)) void forget_registers()
     if (!(c & (1u << 27))) return;  // the system does not use XSAVE
     unsigned low, high;
     asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    alignas(64) unsigned char area[1024] = {0x7F, 0x03};  // control word of the x87 unit
-    area[24] = 0x80, area[25] = 0x1F;                     // MXCSR
-    asm volatile("xrstor64 %0" ::"m"(area), "a"(low & ~(1u << 9)), "d"(high) : "memory");
+    asm volatile("xrstor64 %0" ::"m"(initial_registers), "a"(low & ~(1u << 9)), "d"(high) : "memory");
 #endif
 }
 
