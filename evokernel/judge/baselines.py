@@ -90,8 +90,10 @@ class Baseline:
             raise JudgeError(f"the baseline {self.name} worked and then {failure.message}; run the command again") from failure
 
     def _timed(self, mode: str) -> list[float]:
-        slots = [(self._turn + n) % self.seat.memory.slots for n in range(1 if self._refills else self.seat.at_once)]
-        self._turn += len(slots)
+        slots = self.seat.next_turn(self._turn % self.seat.memory.slots)
+        self._turn += 1
+        if self._refills:
+            del slots[1:]
         self._refill(slots[0])
         if mode == "warm" and self._refills:
             self.seat.call(slots[0], _START_S["eager"])

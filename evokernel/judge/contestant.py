@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
+import secrets
 import signal
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +24,8 @@ SILENT_ENDS = (
     "the process ended without a word (a stack overflow in a thread, a limit on memory or time)",
     "the process ended between two calls",
 )
+_TURN_US, _MOST_CALLS = 6000.0, 48
+_BESIDE_US = 100.0  # what fills, sweep and launch of a timed call take beside it (experiments/throughput.py)
 _MEANING = {
     "SIGFPE": "an integer division by zero", "SIGILL": "an illegal instruction (a trap or unreachable code was reached)",
     "SIGABRT": "a parallel region was left by a jump, and its threads went on",
@@ -151,6 +156,7 @@ class Seat:
         self.memory = memory
         self.scratch = scratch
         self._key = key
+        self._call_us = math.inf  # of the latest turn
 
     def bind(self, weights: Mapping[str, torch.Tensor], timeout_s: float) -> float:
         """Put one set of weights in place and have them prepared; microseconds that took."""
@@ -179,16 +185,23 @@ class Seat:
         the answer; on a GPU between the events around the graph, which may not be more than the judge's clock saw."""
         return self._run([slot], timeout_s)[0]
 
-    @property
-    def at_once(self) -> int:
-        """How many slots `turn` takes: all on a GPU, where a request takes much longer than most calls."""
-        return self.memory.slots if self.memory.machine.sweep_bytes else 1
+    def next_turn(self, slot: int) -> list[int]:
+        """The slots of a turn's calls that begins with this one: that one alone on the CPU. On a GPU, where a request takes much longer than most
+        calls, all of them, again and again for up to `_TURN_US`: a number of calls that nobody can foresee, so that any may be one of the last,
+        whose outputs the judge can look at."""
+        if not self.memory.machine.sweep_bytes:
+            return [slot]
+        slots = self.memory.slots
+        most = min(_MOST_CALLS, max(slots, int(_TURN_US / (self._call_us + _BESIDE_US))))
+        return [(slot + n) % slots for n in range(slots + secrets.randbelow(most - slots + 1))]
 
     def turn(self, slots: Sequence[int], mode: str, timeout_s: float) -> list[float]:
         """As `call`, on each of these slots: `cold` with nothing of it in the caches, `warm` after a call that is not timed, and on poisoned outputs
         and scratch of a candidate. All that is done from here on the CPU, for one slot, and on a GPU by the process, whose host code is ours."""
         if self.memory.machine.sweep_bytes:
-            return self._run(slots, timeout_s, mode)
+            took_us = self._run(slots, timeout_s, mode)
+            self._call_us = statistics.median(took_us)
+            return took_us
         if mode == "warm":
             self.call(slots[0], timeout_s)
         if self.scratch:

@@ -34,14 +34,14 @@ from .contestant import SILENT_ENDS, Failure
 from .field import Field
 from .memory import SLOTS
 from .sanitize import sanitized
-from .timing import Race, quantile, race, uneven
+from .timing import Race, first_over_again, quantile, race, uneven
 from .workshop import Workshop
 
 _BESIDE_SHARE = 0.35  # of a race's time, for the mode that does not count
 _OUT_OF_RACE = 1.5
-_VERIFY_SHARE = 0.2  # of the turns, for one of their calls
+_VERIFY_SHARE = 0.3  # of the turns, for one of their calls
 _SCREEN_CALLS = 5
-_REFILL_EVERY = 9
+_REFILL_EVERY = 9  # turns
 _FEWEST_UNSEEN, _SLOWER = 6, 1.2
 _CONTROLS = 3  # calls that one on unseen inputs stands among at random, and is compared with: loads come and go
 _WAKING_US, _UNEVEN = 30.0, 0.5  # what the first call of a turn may take longer (3 to 8 us were seen), and a share of the call
@@ -78,9 +78,9 @@ class TimedCandidate:
     def run(self, mode: str) -> list[float]:
         """The timed calls of one turn (see timing.Entrant); raises Failure when a verified one is wrong."""
         seat, limit_s = self._loaded.seat, self._candidate.call_limit_s
-        slots = [(self._turn + n) % SLOTS for n in range(seat.at_once)]
-        cases = {slot: (slot + self._turn // _REFILL_EVERY) % len(self._cases) for slot in slots}  # no two slots of a turn hold the same
-        self._turn += len(slots)
+        slots = seat.next_turn(self._turn % SLOTS)
+        cases = {slot: (slot + self._turn // _REFILL_EVERY) % len(self._cases) for slot in slots}  # no two slots hold the same
+        self._turn += 1
         for slot, case_index in cases.items():
             if self._held.get(slot) != case_index:
                 self._candidate.fill(self._loaded, slot, self._cases[case_index])
@@ -88,13 +88,16 @@ class TimedCandidate:
         if self._candidate.shop.machine.seals:
             seat.ready(slots[0], limit_s)
         # Not in warm calls: the one that warms up would show them. Nor in the first of several: the GPU changes over to its process then.
-        new = self._fill_new({slot: cases[slot] for slot in slots[1:] or slots}) if mode == "cold" else {}
+        new = self._fill_new({slot: cases[slot] for slot in [*cases][1:] or cases}) if mode == "cold" else {}
+        if new:  # a slot that is called again is not new any more
+            del slots[len(cases) :]
         took_us = seat.turn(slots, mode, limit_s)
         self._turns.append(took_us)
+        last_us = dict(zip(slots[-len(cases) :], took_us[-len(cases) :], strict=True))  # of each slot: its outputs are still there
         for slot in new:
-            self._compared[-1][new[slot] is not None].append(took_us[slots.index(slot)])
+            self._compared[-1][new[slot] is not None].append(last_us[slot])
         chosen = self._secret.choice(slots) if self._secret.random() < _VERIFY_SHARE else None
-        for slot, elapsed_us in zip(slots, took_us, strict=True):
+        for slot, elapsed_us in last_us.items():
             if isinstance(case := new.get(slot), Case):
                 self._candidate.compare(self._loaded, slot, case)
             elif case is None and (elapsed_us < self._fastest_us.get(mode, math.inf) or slot == chosen):
@@ -121,11 +124,13 @@ class TimedCandidate:
 
     def computes(self) -> None:
         """Raises:
-        Failure: calls on inputs that its process had not met before took longer than others, or one call of a turn longer than the others.
+        Failure: calls on inputs that its process, or the turn, had not met before took longer than others, or one call of a turn longer than all.
         """
         middle, more = uneven(self._turns)
         if more > _WAKING_US + _UNEVEN * middle:
             raise Failure(Status.CHEATING, f"one of several calls takes {more:.1f} us longer than the others ({middle:.1f} us): it does their work")
+        if (times := first_over_again(self._turns, SLOTS)) > _SLOWER:
+            raise Failure(Status.CHEATING, f"takes {times:.2f} times as long {_REMEMBERS}")
         ratios = [c[True][0] / statistics.median(c[False]) for c in self._compared if c[True] and c[False]]
         if len(ratios) < _FEWEST_UNSEEN:
             return

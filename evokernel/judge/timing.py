@@ -112,6 +112,13 @@ def uneven(turns: Sequence[Sequence[float]]) -> tuple[float, float]:
     return middle, statistics.median(max(turn) for turn in turns) - middle
 
 
+def first_over_again(turns: Sequence[Sequence[float]], slots: int) -> float:
+    """How many times as long as the calls that a turn repeats the first one on its last slot takes, as the median over turns; 1 where no turn repeats
+    any. (The very first call of a turn wakes the GPU.)"""
+    ratios = [turn[slots - 1] / statistics.median(turn[slots:]) for turn in turns if len(turn) > slots]
+    return statistics.median(ratios) if ratios else 1.0
+
+
 def quantile(values: Sequence[float], q: float) -> float:
     """The value at fraction `q` of the sorted values, by nearest rank."""
     ordered = sorted(values)

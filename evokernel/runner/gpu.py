@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -95,11 +96,14 @@ Calls = Iterable[tuple[Callable[[], object] | None, Callable[[], object]]]
 def timed(calls: Calls, stream: torch.cuda.Stream) -> list[float]:
     """Microseconds between two events around what each call enqueues on `stream`, one after another; waits for all. What stands before a call is
     enqueued first, off the clock, and is over when the call begins."""
-    spans = []
+    took_us: list[float] = []
+    spans: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
     with torch.cuda.stream(stream):
         for before, call in calls:
             if before is not None:
                 before()
+                if len(spans) > 1:  # read while the GPU is busy: the call before the last is over since the last began
+                    took_us.append(_us_between(*spans.popleft()))
                 stream.synchronize()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record(stream)
@@ -107,7 +111,11 @@ def timed(calls: Calls, stream: torch.cuda.Stream) -> list[float]:
             end.record(stream)
             spans.append((begin, end))
         stream.synchronize()
-    return [float(begin.elapsed_time(end)) * 1e3 for begin, end in spans]
+    return took_us + [_us_between(*span) for span in spans]
+
+
+def _us_between(begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    return float(begin.elapsed_time(end)) * 1e3
 
 
 class _Interface:

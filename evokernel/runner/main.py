@@ -8,7 +8,7 @@ Must not know: the reference, expected values, tolerances, seeds. What it answer
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -79,13 +79,13 @@ class LoadedPlan:
         def before(done: int) -> None:
             if mode == "warm":
                 self._graphs[slots[done]]()
-            self._poison(slots[:done], poison)
+            self._poison(set(slots[:done]) - set(slots[done:]), poison)
             if mode == "cold":
                 sweep()
 
         return timed([(partial(before, n) if mode else None, self._graphs[slot]) for n, slot in enumerate(slots)], self._stream)
 
-    def _poison(self, done: Sequence[int], poison: Sequence[int]) -> None:
+    def _poison(self, done: Collection[int], poison: Sequence[int]) -> None:
         """Of what calls have written nothing is left but the outputs of the slots that are done, which the judge may look at: otherwise one call
         could do the work of the next ones, and a call that is not timed that of all."""
         for slot, buffers in self._written.items() if poison else ():

@@ -47,3 +47,34 @@ def test_registers_and_modes_do_not_survive(tmp_path: Path, own_folders: Path) -
     native = build_native(own_folders / "cache" / "evokernel")
     done = subprocess.run([sys.executable, "-c", PROBE, str(library), str(native)], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["9", "0"], done.stdout + done.stderr
+
+
+# A thread whose stack ends where its mapping does: processors with large register areas (AMX) may read a whole area, whatever is in it.
+AT_THE_END = """
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <cstdio>
+static void* body(void* scrub) { reinterpret_cast<void (*)()>(scrub)(); return nullptr; }
+int main(int, char** argv) {
+    void* scrub = dlsym(dlopen(argv[1], RTLD_NOW), "evokernel_scrub");
+    const size_t size = 1 << 20;
+    char* stack = static_cast<char*>(mmap(nullptr, size + 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(stack, size, PROT_READ | PROT_WRITE);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, stack, size);
+    pthread_t thread;
+    if (!scrub || pthread_create(&thread, &attributes, body, scrub)) return 2;
+    pthread_join(thread, nullptr);
+    puts("scrubbed");
+}
+"""
+
+
+def test_nothing_past_a_stack_is_read(tmp_path: Path, own_folders: Path) -> None:
+    (tmp_path / "thread.cpp").write_text(AT_THE_END)
+    subprocess.run(["g++", "-O1", str(tmp_path / "thread.cpp"), "-o", str(tmp_path / "thread"), "-ldl", "-pthread"], check=True)
+    native = build_native(own_folders / "cache" / "evokernel")
+    done = subprocess.run([str(tmp_path / "thread"), str(native)], capture_output=True, text=True, check=False, env={"OMP_NUM_THREADS": "1"})
+    assert (done.returncode, done.stdout) == (0, "scrubbed\n"), done.stderr

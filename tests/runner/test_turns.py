@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 
-from evokernel.judge.timing import uneven
+from evokernel.judge.contestant import Contestant, Seat
+from evokernel.judge.memory import TaskMemory
+from evokernel.judge.timing import first_over_again, uneven
 from evokernel.runner import main
 from evokernel.runner.main import LoadedPlan
 
@@ -29,6 +33,40 @@ def test_without_poison_nothing_is_touched() -> None:
     plan = LoadedPlan.__new__(LoadedPlan)
     plan._written = {0: []}
     plan._poison([0], ())
+
+
+def seat(sweep_bytes: int) -> Seat:
+    memory = SimpleNamespace(slots=3, machine=SimpleNamespace(sweep_bytes=sweep_bytes))
+    return Seat(cast(Contestant, None), "plan", cast(TaskMemory, memory))
+
+
+def test_a_turn_is_a_number_of_calls_that_nobody_foresees() -> None:
+    quick = seat(sweep_bytes=1)
+    assert [len(quick.next_turn(0)) for _ in range(20)] == [3] * 20  # nothing is known of its calls yet
+    quick._call_us = 20.0
+    turns = [quick.next_turn(n % 3) for n in range(2000)]
+    assert {len(t) for t in turns} == set(range(3, 49))
+    assert all(t[k] == (n + k) % 3 for n, t in enumerate(turns) for k in range(len(t)))
+    quick._call_us = 5000.0
+    assert quick.next_turn(2) == [2, 0, 1]
+    assert seat(sweep_bytes=0).next_turn(1) == [1]  # the CPU
+
+
+def test_a_slot_that_is_called_again_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[set[int]] = []
+    monkeypatch.setattr(main, "timed", lambda calls, stream: [before() for before, _ in calls])
+    plan = LoadedPlan.__new__(LoadedPlan)
+    plan._stream, plan._graphs = object(), dict.fromkeys(range(3), int)  # type: ignore[assignment,arg-type]
+    monkeypatch.setattr(plan, "_poison", lambda done, poison: kept.append(set(done)))
+    plan.call([2, 0, 1, 2, 0], "cold", (7, 9))
+    assert kept == [set(), set(), set(), {1}, {1, 2}]
+
+
+def test_first_calls_that_take_longer_than_their_repetitions_stand_out() -> None:
+    honest = [[30.0, 23.0, 22.0, 21.0, 22.0, 21.5], [29.0, 22.0, 21.0]]
+    assert first_over_again(honest, 3) == 22.0 / 21.5
+    assert first_over_again([[60.0, 60.0, 60.0, 5.0, 6.0, 5.0]] * 3, 3) == 12.0
+    assert first_over_again([[30.0, 23.0, 22.0]], 3) == 1.0
 
 
 def test_a_call_that_does_the_work_of_others_stands_out() -> None:
