@@ -22,7 +22,7 @@ import torch
 from ..channel import Channel, ChannelClosed, Message
 from ..errors import JudgeError, TaskError
 from ..runner.buffers import Window
-from ..runner.gpu import GraphedCall, Sweep, timed
+from ..runner.gpu import GraphedCall, Sweep, hold, timed
 from ..runner.main import open_window
 from ..runner.vendor import set_precision, tensor_at
 from ..targets.workplace import workplace
@@ -161,10 +161,15 @@ def main(channel: Channel) -> None:
             chosen, us = [calls[slot] for slot in request["slots"]], []
             if stream:
                 cold, warm = request["mode"] == "cold", request["mode"] == "warm"
-                us = timed([(sweep if cold else call if warm else None, call) for call in chosen], stream)
+                us = timed([(sweep if cold else partial(_warm, call) if warm else None, call) for call in chosen], stream)
             else:
                 chosen[0]()
             channel.send({"device_us": us})
+
+
+def _warm(call: Callable[[], object]) -> None:
+    call()
+    hold()
 
 
 def _prepared(message: Message, fds: list[int]) -> tuple[list[Callable[[], object]], torch.cuda.Stream | None]:

@@ -89,13 +89,11 @@ class TimedCandidate:
             seat.ready(slots[0], limit_s)
         # Not in warm calls: the one that warms up would show them. Nor in the first of several: the GPU changes over to its process then.
         new = self._fill_new({slot: cases[slot] for slot in [*cases][1:] or cases}) if mode == "cold" else {}
-        if new:  # a slot that is called again is not new any more
-            del slots[len(cases) :]
         took_us = seat.turn(slots, mode, limit_s)
         self._turns.append(took_us)
         last_us = dict(zip(slots[-len(cases) :], took_us[-len(cases) :], strict=True))  # of each slot: its outputs are still there
         for slot in new:
-            self._compared[-1][new[slot] is not None].append(last_us[slot])
+            self._compared[-1][new[slot] is not None].append(took_us[slots.index(slot)])
         chosen = self._secret.choice(slots) if self._secret.random() < _VERIFY_SHARE else None
         for slot, elapsed_us in last_us.items():
             if isinstance(case := new.get(slot), Case):

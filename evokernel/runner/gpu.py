@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from .buffers import Place
 
 _LAZY_PEER_ACCESS = 1
+_HOLD_CYCLES = 40_000
 
 
 def ready_for_launches() -> None:
@@ -67,6 +67,11 @@ class Sweep:
         torch.sum(self._cells, 0, out=self._sum)
 
 
+def hold() -> None:
+    """Keeps the GPU busy for some 20 us, without memory, while the host enqueues what comes next: what a sweep does beside its work."""
+    torch.cuda._sleep(_HOLD_CYCLES)
+
+
 class GraphedCall:
     """One call captured as a CUDA graph; calling it enqueues a replay.
 
@@ -95,27 +100,21 @@ Calls = Iterable[tuple[Callable[[], object] | None, Callable[[], object]]]
 
 def timed(calls: Calls, stream: torch.cuda.Stream) -> list[float]:
     """Microseconds between two events around what each call enqueues on `stream`, one after another; waits for all. What stands before a call is
-    enqueued first, off the clock, and is over when the call begins."""
-    took_us: list[float] = []
-    spans: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+    enqueued first, off the clock; where it keeps the GPU busy until the call is enqueued, too, the wait for a launch is in no time."""
+    spans, took_us = [], []
     with torch.cuda.stream(stream):
         for before, call in calls:
             if before is not None:
                 before()
-                if len(spans) > 1:  # read while the GPU is busy: the call before the last is over since the last began
-                    took_us.append(_us_between(*spans.popleft()))
-                stream.synchronize()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record(stream)
             call()
             end.record(stream)
             spans.append((begin, end))
-        stream.synchronize()
-    return took_us + [_us_between(*span) for span in spans]
-
-
-def _us_between(begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-    return float(begin.elapsed_time(end)) * 1e3
+    for begin, end in spans:  # the first are read while the others run
+        end.synchronize()
+        took_us.append(float(begin.elapsed_time(end)) * 1e3)
+    return took_us
 
 
 class _Interface:

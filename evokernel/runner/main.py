@@ -22,7 +22,7 @@ from ..kernelfile.steps import Arg, Call, Fill, Launch, Plan, Step
 from ..records import Number, Precision, TensorSpec
 from . import vendor
 from .buffers import Place, Window
-from .gpu import GpuWindow, GraphedCall, Sweep, gpu_bytes, ready_for_launches, timed
+from .gpu import GpuWindow, GraphedCall, Sweep, gpu_bytes, hold, ready_for_launches, timed
 from .sandbox import confine, limit_resources
 
 SLOT_MARK = "@"  # a buffer of slot 2 is called `out@2`; weights and persisted buffers have no slot
@@ -82,6 +82,8 @@ class LoadedPlan:
             self._poison(set(slots[:done]) - set(slots[done:]), poison)
             if mode == "cold":
                 sweep()
+            else:
+                hold()
 
         return timed([(partial(before, n) if mode else None, self._graphs[slot]) for n, slot in enumerate(slots)], self._stream)
 

@@ -79,6 +79,7 @@ def test_a_call_that_does_the_work_of_others_stands_out() -> None:
 def test_what_comes_before_each_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """The GPU's clock is a double here: it does what comes before a call, then the call."""
     log: list[str] = []
+    monkeypatch.setattr(main, "hold", lambda: log.append("hold"))
 
     def timed(calls: Iterable[tuple[Callable[[], object] | None, Callable[[], object]]], stream: object) -> list[float]:
         for before, call in calls:
@@ -96,7 +97,7 @@ def test_what_comes_before_each_timed_call(monkeypatch: pytest.MonkeyPatch) -> N
     assert log == ["poison but [] with (7, 0)", "sweep", "call 2", "poison but [2] with (7, 0)", "sweep", "call 0"]
     log.clear()
     plan.call([1, 2], "warm", (7, 9))
-    assert log == ["call 1", "poison but [] with (7, 9)", "call 1", "call 2", "poison but [1] with (7, 9)", "call 2"]
+    assert log == ["call 1", "poison but [] with (7, 9)", "hold", "call 1", "call 2", "poison but [1] with (7, 9)", "hold", "call 2"]
     log.clear()
     plan.call([0])
     assert log == ["call 0"]
