@@ -203,7 +203,7 @@ class GpuMachine:
     """One NVIDIA GPU, the current device."""
 
     seals = False
-    race_s = 0.4
+    race_s = 0.5
     placement = 0.005  # between starts of two processes: 0.3 to 0.5 % (standard deviation), and nothing where they share their buffers
     slow_start = True
 

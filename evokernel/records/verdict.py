@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from .task import Config, Device, Task
 
-PROTOCOL = 1  # version of the judging rules; verdicts of different protocols are never compared
+PROTOCOL = 2  # version of the judging rules; verdicts of different protocols are never compared
 MAX_RATIO = 1e6  # of times; no honest measurement comes near it: the judge would wait for seconds for each call of the baseline
 
 
