@@ -12,7 +12,7 @@ from evokernel.cli.judge import judge as command
 from evokernel.judge.cases import Cases
 from evokernel.judge.lane import Lane
 from evokernel.kernelfile import make_kernel
-from evokernel.records import Status
+from evokernel.records import PROTOCOL, Status
 from evokernel.task import load_task
 from evokernel.view.explain import explain_text, explanation
 
@@ -41,7 +41,7 @@ def test_a_verified_kernel_is_explained(
     assert "zeros" in facts["trivial candidates"] and "float64" in facts["truth"] and "99%" in facts["speedup"]
     assert verdict.environment.sandbox in facts["confinement"] and "sealed" in facts["buffers"]
     assert verdict.bounds and f"traffic {verdict.bounds.traffic_bytes} bytes" in facts["bounds"]
-    assert "timing" in facts["stages"] and "protocol 1" in facts["versions"]
+    assert "timing" in facts["stages"] and f"protocol {PROTOCOL}" in facts["versions"]
     rows = [line.split() for line in text.splitlines() if line.startswith("out ")]
     assert [r[1] for r in rows] == list(admission.regimes) and rows[0][3] == "3" and all(r[-1] == "yes" for r in rows)
     assert "eager" in text and "in this race" in text and "bottleneck" in text
