@@ -20,9 +20,10 @@ from pathlib import Path
 import torch
 
 from ..channel import Channel, ChannelClosed, Message
+from ..codec import decode
 from ..errors import JudgeError, TaskError
 from ..runner.buffers import Window
-from ..runner.gpu import GraphedCall, Sweep, hold, timed
+from ..runner.gpu import Between, Cleaner, GraphedCall, timed
 from ..runner.main import open_window
 from ..runner.vendor import set_precision, tensor_at
 from ..targets.workplace import workplace
@@ -62,7 +63,7 @@ class Baseline:
         window, fds = memory.reads.exported(writable=True)
         setup: Message = {
             "baseline": name, "task": task_path, "environ": dict(environ), "window": window,
-            "scalars": [c.draw.scalars for c in cases], "scratch": tempfile.gettempdir(), "sweep_bytes": memory.machine.sweep_bytes,
+            "scalars": [c.draw.scalars for c in cases], "scratch": tempfile.gettempdir(), "between": memory.machine.between,
         }  # fmt: skip
         self.contestant.post(setup, fds)
 
@@ -153,23 +154,17 @@ def main(channel: Channel) -> None:
     except TaskError as error:
         channel.send({"error": str(error).splitlines()[0]})
         return
-    sweep = Sweep(message["sweep_bytes"]) if message["sweep_bytes"] else None
+    cleaner = Cleaner(decode(Between, message["between"])) if message["between"] is not None else None
     channel.send({})
     with torch.no_grad(), suppress(ChannelClosed):
         while True:
             request = channel.receive()
-            chosen, us = [calls[slot] for slot in request["slots"]], []
-            if stream:
-                cold, warm = request["mode"] == "cold", request["mode"] == "warm"
-                us = timed([(sweep if cold else partial(_warm, call) if warm else None, call) for call in chosen], stream)
+            chosen, mode, us = [calls[slot] for slot in request["slots"]], request["mode"], []
+            if stream and cleaner:
+                us = timed([(partial(cleaner.before, mode, call) if mode else None, call) for call in chosen], stream)
             else:
                 chosen[0]()
             channel.send({"device_us": us})
-
-
-def _warm(call: Callable[[], object]) -> None:
-    call()
-    hold()
 
 
 def _prepared(message: Message, fds: list[int]) -> tuple[list[Callable[[], object]], torch.cuda.Stream | None]:

@@ -211,10 +211,6 @@ class Cases:
         values, _ = evaluate(self.loaded, draw, {n: rounded(t, mantissa_bits) for n, t in case.weights.items()})
         return {spec.name: values[spec.name].to(getattr(torch, spec.dtype)) for spec in self.signature(case).outputs}
 
-    def estimate_bytes(self) -> int:
-        """Memory this object may come to hold, working space included."""
-        return self._limit + max(_working_bytes(signature) for signature in self.loaded.task.variants)
-
     def signature(self, case: Case) -> Signature:
         return self.loaded.task.variants[case.variant]
 
@@ -270,8 +266,3 @@ class Cases:
 def _as_finite(outputs: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> bool:
     """No NaN or Inf in outputs that had none before."""
     return all(bool(t.isfinite().all()) or not bool(before[n].isfinite().all()) for n, t in outputs.items() if t.is_floating_point())
-
-
-def _working_bytes(signature: Signature) -> int:
-    moved = sum(t.size_bytes for t in (*signature.inputs, *signature.outputs))
-    return int(8 * moved + 4 * sum(t.size_bytes for t in signature.weights))

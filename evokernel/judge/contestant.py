@@ -189,7 +189,7 @@ class Seat:
         """The slots of a turn's calls that begins with this one: that one alone on the CPU. On a GPU, where a request takes much longer than most
         calls, all of them, again and again for up to `_TURN_US`: a number of calls that nobody can foresee, so that any may be one of the last,
         whose outputs the judge can look at."""
-        if not self.memory.machine.sweep_bytes:
+        if self.memory.machine.between is None:
             return [slot]
         slots = self.memory.slots
         most = min(_MOST_CALLS, max(slots, int(_TURN_US / (self._call_us + _BESIDE_US))))
@@ -198,7 +198,7 @@ class Seat:
     def turn(self, slots: Sequence[int], mode: str, timeout_s: float) -> list[float]:
         """As `call`, on each of these slots: `cold` with nothing of it in the caches, `warm` after a call that is not timed, and on poisoned outputs
         and scratch of a candidate. All that is done from here on the CPU, for one slot, and on a GPU by the process, whose host code is ours."""
-        if self.memory.machine.sweep_bytes:
+        if self.memory.machine.between is not None:
             took_us = self._run(slots, timeout_s, mode)
             self._call_us = statistics.median(took_us)
             return took_us

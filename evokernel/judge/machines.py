@@ -10,8 +10,9 @@ from typing import Protocol
 import torch
 
 from ..codec import Json, encode
+from ..records import Device
 from ..runner.buffers import GUARD_BYTE, Arena, Place, lay_out
-from ..runner.gpu import cuda_checked, gpu_bytes
+from ..runner.gpu import Between, cuda_checked, gpu_bytes
 from ..targets.nvml import ClockWatch
 from ..task import available_bytes
 
@@ -51,14 +52,15 @@ class Machine(Protocol):
         placement: how far the places of two processes' buffers in memory move the ratio of their times (experiments/timing_quality.py); 0.005 is
             half a per cent.
         slow_start: a runner takes so long to start that the next one is started ahead of its kernel.
-        sweep_bytes: what contestants read to empty the caches before a cold call; 0 where the judge evicts a call's buffers (`flush`).
+        between: what contestants have to do between timed calls (an encoded `runner.gpu.Between`), several of which come at a request there; None
+            where the judge does it, call by call.
     """
 
     seals: bool
     race_s: float
     placement: float
     slow_start: bool
-    sweep_bytes: int
+    between: Json
 
     def free_bytes(self) -> int:
         """Memory that is free for buffers and data."""
@@ -123,7 +125,7 @@ class HostMachine:
     race_s = 1.0
     placement = 0.0
     slow_start = False
-    sweep_bytes = 0
+    between: Json = None
 
     def __init__(self, native: Path) -> None:
         self._flush = ctypes.CDLL(str(native)).evokernel_flush
@@ -200,17 +202,20 @@ class GpuArena:
 
 
 class GpuMachine:
-    """One NVIDIA GPU, the current device."""
+    """One NVIDIA GPU, the current device. What contestants need is built into the folder `builds`."""
 
     seals = False
     race_s = 0.5
     placement = 0.005  # between starts of two processes: 0.3 to 0.5 % (standard deviation), and nothing where they share their buffers
     slow_start = True
 
-    def __init__(self, l2_bytes: int) -> None:
+    def __init__(self, device: Device, builds: Path) -> None:
         from cuda.bindings import runtime
 
-        self.sweep_bytes = max(_L2_TIMES * l2_bytes, 64 << 20)
+        from ..targets.cuda import build_wipe
+
+        sweep_bytes = max(_L2_TIMES * device.l2_bytes, 64 << 20)
+        self.between: Json = encode(Between(sweep_bytes, build_wipe(builds, device), device.smem_per_block))
         self._watch = ClockWatch(cuda_checked(runtime.cudaDeviceGetPCIBusId(32, 0)).decode().strip("\0"))
         self._clocks = self._watch.look()
 

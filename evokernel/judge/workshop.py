@@ -63,7 +63,7 @@ class Workshop:
     @cached_property
     def machine(self) -> Machine:
         """The memory of the device that is judged on."""
-        return GpuMachine(self.device.l2_bytes) if self.device.target == "cuda" else HostMachine(self.native)
+        return GpuMachine(self.device, self.builds) if self.device.target == "cuda" else HostMachine(self.native)
 
     def memory(self, variant: int) -> TaskMemory:
         """The candidate-side buffers of a variant, made once and used by one runner after another."""
@@ -95,7 +95,7 @@ class Workshop:
             native = str(self.native) if self.machine.seals else ""
             self._next_runner.post({
                 "op": "setup", "target": self.device.target, "readable": [str(self.builds)], "native": native,
-                "memory_bytes": _MEMORY_SPARE_BYTES, "cpu_seconds": _CPU_S, "sweep_bytes": self.machine.sweep_bytes,
+                "memory_bytes": _MEMORY_SPARE_BYTES, "cpu_seconds": _CPU_S, "between": self.machine.between,
             })  # fmt: skip
 
     def settle_runner(self) -> str:

@@ -128,7 +128,3 @@ class Plan:
     @property
     def persists(self) -> bool:
         return bool(self.prepare)
-
-    @property
-    def vendor_ops(self) -> tuple[str, ...]:
-        return tuple(s.op for s in (*self.prepare, *self.steps) if isinstance(s, Call))

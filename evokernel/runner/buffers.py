@@ -75,7 +75,6 @@ class Arena:
         self._view = memoryview(self._map)
         # The size of both is fixed: touching what the other side has cut off would end the judge by SIGBUS.
         fcntl.fcntl(self.fd, _F_ADD_SEALS, _F_SEAL_SIZE | (_F_SEAL_FUTURE_WRITE if sealed else 0))
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self.mend()
 
     def view(self, name: str) -> memoryview:
@@ -83,11 +82,6 @@ class Arena:
         place = self.places[name]
         start = place.offset + place.lead_bytes
         return self._view[start : start + place.size_bytes]
-
-    def address_of(self, name: str) -> int:
-        """The buffer's address in this process."""
-        place = self.places[name]
-        return self.address + place.offset + place.lead_bytes
 
     def mend(self) -> None:
         """Write all guard patterns anew."""

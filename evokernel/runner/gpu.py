@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..targets import Artifact
+from ..targets.cuda_program import CudaProgram
 from .buffers import Place
 
 _LAZY_PEER_ACCESS = 1
-_HOLD_CYCLES = 40_000
+_WIPE_CYCLES, _HOLD_CYCLES = 8_000, 40_000  # 4 us: all blocks have begun; 20 us: the host has enqueued the next call
 
 
 def ready_for_launches() -> None:
@@ -53,23 +57,39 @@ class GpuWindow:
         """Nor inaccessible."""
 
 
-class Sweep:
-    """Empties the second-level cache by reading so many bytes, several times its size. What it held is written back then, and what it holds is clean:
-    after writing them, the next kernel would pay for writing them back."""
+@dataclass(frozen=True)
+class Between:
+    """What a process has to do between timed calls: `wipe` is the built kernel that empties shared memory, `sweep_bytes` several times the size of
+    the second-level cache."""
 
-    def __init__(self, size_bytes: int) -> None:
-        self._cells = torch.zeros(size_bytes // 8, dtype=torch.int64, device="cuda")
+    sweep_bytes: int
+    wipe: Artifact
+    shared_bytes: int
+
+
+class Cleaner:
+    """Leaves nothing of earlier calls in shared memory and, for a cold call, in the second-level cache. Takes longer than to enqueue a call.
+
+    The cache is emptied by reading. What it held is written back then, and what it holds is clean: after writing, the next kernel would pay for that.
+    """
+
+    def __init__(self, between: Between) -> None:
+        self._program, self._shared_bytes = CudaProgram(between.wipe), between.shared_bytes
+        self._cells = torch.zeros(between.sweep_bytes // 8, dtype=torch.int64, device="cuda")
         self._sum = torch.zeros((), dtype=torch.int64, device="cuda")
-        self()  # the first loads its kernel
+        self.before("cold", list)  # the first loads its kernels
         torch.cuda.synchronize()
 
-    def __call__(self) -> None:
-        torch.sum(self._cells, 0, out=self._sum)
-
-
-def hold() -> None:
-    """Keeps the GPU busy for some 20 us, without memory, while the host enqueues what comes next: what a sweep does beside its work."""
-    torch.cuda._sleep(_HOLD_CYCLES)
+    def before(self, mode: str, call: Callable[[], object], poison: Callable[[], object] = list) -> None:
+        """All that comes before a timed call, `cold` or `warm`: for a warm one the same call, then `poison`, then the cleaning."""
+        cold = mode == "cold"
+        if not cold:
+            call()
+        poison()
+        self._program.use_stream(torch.cuda.current_stream().cuda_stream)
+        self._program.launch(0, [], [secrets.randbits(32), self._shared_bytes, _WIPE_CYCLES if cold else _HOLD_CYCLES])
+        if cold:
+            torch.sum(self._cells, 0, out=self._sum)
 
 
 class GraphedCall:

@@ -22,7 +22,7 @@ from ..kernelfile.steps import Arg, Call, Fill, Launch, Plan, Step
 from ..records import Number, Precision, TensorSpec
 from . import vendor
 from .buffers import Place, Window
-from .gpu import GpuWindow, GraphedCall, Sweep, gpu_bytes, hold, ready_for_launches, timed
+from .gpu import Between, Cleaner, GpuWindow, GraphedCall, gpu_bytes, ready_for_launches, timed
 from .sandbox import confine, limit_resources
 
 SLOT_MARK = "@"  # a buffer of slot 2 is called `out@2`; weights and persisted buffers have no slot
@@ -64,11 +64,11 @@ class LoadedPlan:
         for name in self._persisted:
             self._windows[name].protect(name, writable=False)
 
-    def call(self, slots: Sequence[int], mode: str = "", poison: Sequence[int] = (), sweep: Callable[[], object] = lambda: None) -> list[float]:
+    def call(self, slots: Sequence[int], mode: str = "", poison: Sequence[int] = (), cleaner: Cleaner | None = None) -> list[float]:
         """Everything a call of the module does, on the buffers of each of these slots. On a GPU their graphs, and what they took (see gpu.timed).
 
         Args:
-            mode: what is done before each call, off the clock (GPU only): `sweep` for "cold", a call that is not timed for "warm", nothing for "".
+            mode: `cold` or `warm`, for what the `cleaner` does before each call, off the clock (GPU only); nothing for "".
             poison: bytes for the outputs and for the scratch that are filled then, too.
         """
         if not self._stream or not self._graphs:
@@ -76,16 +76,12 @@ class LoadedPlan:
                 self._walk(slot)
             return []
 
-        def before(done: int) -> None:
-            if mode == "warm":
-                self._graphs[slots[done]]()
-            self._poison(set(slots[:done]) - set(slots[done:]), poison)
-            if mode == "cold":
-                sweep()
-            else:
-                hold()
-
-        return timed([(partial(before, n) if mode else None, self._graphs[slot]) for n, slot in enumerate(slots)], self._stream)
+        calls: list[tuple[Callable[[], object] | None, Callable[[], object]]] = []
+        for n, slot in enumerate(slots):
+            kept = set(slots[:n]) - set(slots[n:])
+            graph = self._graphs[slot]
+            calls.append((partial(cleaner.before, mode, graph, partial(self._poison, kept, poison)) if cleaner and mode else None, graph))
+        return timed(calls, self._stream)
 
     def _poison(self, done: Collection[int], poison: Sequence[int]) -> None:
         """Of what calls have written nothing is left but the outputs of the slots that are done, which the judge may look at: otherwise one call
@@ -177,7 +173,7 @@ class Runner:
         self._channel = channel
         self._plans: dict[str, LoadedPlan] = {}
         self._scrub: Callable[[], object] = lambda: None
-        self._sweep: Callable[[], object] = lambda: None
+        self._cleaner: Cleaner | None = None
         self._gpu_windows: dict[str, AnyWindow] = {}  # by handle: opening one takes longer than all else of loading
 
     def serve(self) -> None:
@@ -200,7 +196,7 @@ class Runner:
         op = request["op"]
         if op == "run":
             plan = self._plans[request["plan"]]
-            return {"device_us": plan.call(request["slots"], request["mode"], request["poison"], self._sweep)}
+            return {"device_us": plan.call(request["slots"], request["mode"], request["poison"], self._cleaner)}
         if op == "prime":
             self._plans[request["plan"]].prime(request["slot"])
         elif op == "ready":
@@ -218,7 +214,7 @@ class Runner:
     def _setup(self, request: Message) -> Message:
         if request["target"] == "cuda":
             ready_for_launches()
-            self._sweep = Sweep(request["sweep_bytes"])
+            self._cleaner = Cleaner(decode(Between, request["between"]))
         else:
             torch.empty(1 << 20).fill_(0.0).add_(1.0)  # starts and pins the pool of threads, which may not be done later
             native = ctypes.CDLL(request["native"])

@@ -21,3 +21,11 @@ def test_each_kernel_gets_the_verdict_it_deserves(only_lane: Callable[..., Lane]
     assert (verdict.timing is None) == bool(fixture.kind)
     if not fixture.kind:
         assert verdict.errors and all(row.passed for row in verdict.errors)
+
+
+def test_shared_memory_holds_nothing_from_call_to_call(only_lane: Callable[..., Lane]) -> None:
+    """The fixture is many times as fast where an earlier launch's answer is left (its head says how much)."""
+    fixture = next(f for f in RUNNING if f.name == "finds_no_answers_in_shared_memory")
+    verdict = only_lane(fixture.task.stem).judge(fixture.kernel)
+    assert verdict.timing
+    assert {mode.mode: mode.p10_us > 40 for mode in verdict.timing.modes} == {"cold": True, "warm": True}, verdict.timing.modes

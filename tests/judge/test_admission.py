@@ -142,7 +142,6 @@ def test_a_small_memory_changes_nothing_but_time(tmp_path: Path) -> None:
         ours, theirs = a.budgets["out"], b.budgets["out"]
         assert ours.max_units == theirs.max_units and ours.max_abs is not None and theirs.max_abs is not None
         assert torch.equal(ours.max_abs, theirs.max_abs)
-    assert tight.estimate_bytes() < roomy.estimate_bytes()
 
 
 def test_trusted_implementations_widen_the_budget(tmp_path: Path) -> None:

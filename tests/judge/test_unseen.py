@@ -49,10 +49,10 @@ def shop(own_folders: Path) -> Iterator[Workshop]:
 def entrant(shop: Workshop) -> Iterator[Callable[..., TimedCandidate]]:
     candidates: list[Candidate] = []
 
-    def made(before: str, unseen: list[Case | dict[str, torch.Tensor]]) -> TimedCandidate:
+    def made(before: str, unseen: list[Case | dict[str, torch.Tensor]], seconds: float = 0.0) -> TimedCandidate:
         candidate = Candidate(shop, make_kernel(SOFTMAX.format(before=before), "cpp"), 20.0)
         candidates.append(candidate)
-        return TimedCandidate(candidate, candidate.load(candidate.build(0, None)), shop.cases.timed(), unseen)
+        return TimedCandidate(candidate, candidate.load(candidate.build(0, None)), shop.cases.timed(), unseen, seconds)
 
     yield made
     for candidate in candidates:
@@ -80,6 +80,18 @@ def test_slower_on_what_it_has_not_met_is_remembering(shop: Workshop, entrant: C
         with pytest.raises(Failure, match=r"times as long on inputs that it has not met before") as failure:
             timed.computes()
         assert failure.value.status is Status.CHEATING
+
+
+def test_a_race_that_ends_early_is_no_way_out(shop: Workshop, entrant: Callable[..., TimedCandidate]) -> None:
+    x = shop.cases.timed()[0].placed_inputs["x"].clone()
+    x.view(-1)[0] = MARK
+    timed = entrant(AGAIN, [{"x": x}] * 12, seconds=1e6)
+    for _ in range(10):
+        timed.run("cold")
+    timed.computes()  # nothing was due
+    timed.meet_more()
+    with pytest.raises(Failure, match=r"times as long on inputs that it has not met before"):
+        timed.computes()
 
 
 def test_a_guess_on_what_it_has_not_met_is_wrong(shop: Workshop, entrant: Callable[..., TimedCandidate]) -> None:

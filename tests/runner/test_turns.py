@@ -12,7 +12,9 @@ from evokernel.judge.contestant import Contestant, Seat
 from evokernel.judge.memory import TaskMemory
 from evokernel.judge.timing import first_over_again, uneven
 from evokernel.runner import main
+from evokernel.runner.gpu import Cleaner
 from evokernel.runner.main import LoadedPlan
+from evokernel.targets.cuda_program import CudaProgram
 
 
 def test_only_outputs_that_are_done_survive_from_call_to_call() -> None:
@@ -35,13 +37,13 @@ def test_without_poison_nothing_is_touched() -> None:
     plan._poison([0], ())
 
 
-def seat(sweep_bytes: int) -> Seat:
-    memory = SimpleNamespace(slots=3, machine=SimpleNamespace(sweep_bytes=sweep_bytes))
+def seat(between: object) -> Seat:
+    memory = SimpleNamespace(slots=3, machine=SimpleNamespace(between=between))
     return Seat(cast(Contestant, None), "plan", cast(TaskMemory, memory))
 
 
 def test_a_turn_is_a_number_of_calls_that_nobody_foresees() -> None:
-    quick = seat(sweep_bytes=1)
+    quick = seat({})
     assert [len(quick.next_turn(0)) for _ in range(20)] == [3] * 20  # nothing is known of its calls yet
     quick._call_us = 20.0
     turns = [quick.next_turn(n % 3) for n in range(2000)]
@@ -49,16 +51,17 @@ def test_a_turn_is_a_number_of_calls_that_nobody_foresees() -> None:
     assert all(t[k] == (n + k) % 3 for n, t in enumerate(turns) for k in range(len(t)))
     quick._call_us = 5000.0
     assert quick.next_turn(2) == [2, 0, 1]
-    assert seat(sweep_bytes=0).next_turn(1) == [1]  # the CPU
+    assert seat(None).next_turn(1) == [1]  # the CPU
 
 
 def test_a_slot_that_is_called_again_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[set[int]] = []
     monkeypatch.setattr(main, "timed", lambda calls, stream: [before() for before, _ in calls])
+    cleaner = cast(Cleaner, SimpleNamespace(before=lambda mode, call, poison: poison()))
     plan = LoadedPlan.__new__(LoadedPlan)
     plan._stream, plan._graphs = object(), dict.fromkeys(range(3), int)  # type: ignore[assignment,arg-type]
     monkeypatch.setattr(plan, "_poison", lambda done, poison: kept.append(set(done)))
-    plan.call([2, 0, 1, 2, 0], "cold", (7, 9))
+    plan.call([2, 0, 1, 2, 0], "cold", (7, 9), cleaner)
     assert kept == [set(), set(), set(), {1}, {1, 2}]
 
 
@@ -77,9 +80,8 @@ def test_a_call_that_does_the_work_of_others_stands_out() -> None:
 
 
 def test_what_comes_before_each_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The GPU's clock is a double here: it does what comes before a call, then the call."""
+    """The GPU is a double here: it does what comes before a call, then the call, and writes all down."""
     log: list[str] = []
-    monkeypatch.setattr(main, "hold", lambda: log.append("hold"))
 
     def timed(calls: Iterable[tuple[Callable[[], object] | None, Callable[[], object]]], stream: object) -> list[float]:
         for before, call in calls:
@@ -89,15 +91,20 @@ def test_what_comes_before_each_timed_call(monkeypatch: pytest.MonkeyPatch) -> N
         return [1.0, 2.0]
 
     monkeypatch.setattr(main, "timed", timed)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
+    monkeypatch.setattr(torch, "sum", lambda *_, out: log.append("sweep"))
+    cleaner = Cleaner.__new__(Cleaner)
+    cleaner._shared_bytes, cleaner._cells, cleaner._sum = 4, torch.zeros(1), torch.zeros(())
+    cleaner._program = cast(CudaProgram, SimpleNamespace(use_stream=int, launch=lambda *_: log.append("wipe")))
     plan = LoadedPlan.__new__(LoadedPlan)
     plan._stream, plan._written = object(), {}  # type: ignore[assignment]
     plan._graphs = {slot: partial(log.append, f"call {slot}") for slot in range(3)}  # type: ignore[misc]
     monkeypatch.setattr(plan, "_poison", lambda done, poison: log.append(f"poison but {[*done]} with {poison}"))
-    assert plan.call([2, 0], "cold", (7, 0), lambda: log.append("sweep")) == [1.0, 2.0]
-    assert log == ["poison but [] with (7, 0)", "sweep", "call 2", "poison but [2] with (7, 0)", "sweep", "call 0"]
+    assert plan.call([2, 0], "cold", (7, 0), cleaner) == [1.0, 2.0]
+    assert log == ["poison but [] with (7, 0)", "wipe", "sweep", "call 2", "poison but [2] with (7, 0)", "wipe", "sweep", "call 0"]
     log.clear()
-    plan.call([1, 2], "warm", (7, 9))
-    assert log == ["call 1", "poison but [] with (7, 9)", "hold", "call 1", "call 2", "poison but [1] with (7, 9)", "hold", "call 2"]
+    plan.call([1, 2], "warm", (7, 9), cleaner)
+    assert log == ["call 1", "poison but [] with (7, 9)", "wipe", "call 1", "call 2", "poison but [1] with (7, 9)", "wipe", "call 2"]
     log.clear()
     plan.call([0])
     assert log == ["call 0"]

@@ -1,8 +1,7 @@
-// KIND 17: answers left in the shared memory of all multiprocessors, for later launches to find by their inputs
+// HONEST looks in the shared memory of all multiprocessors for answers that an earlier launch left there, and finds none in a timed call
 // TASK odd
-// EXPECT cheating: not met before|it does their work
-// If nothing stays there until the next call, it is honest, and its time says why: some 65 us where it finds other bytes there, twice as many where
-// all are zero (cleared). One multiprocessor that remembers is enough: it tells the others, which stop and keep the answer as well.
+// Its time says so: some 65 us where it finds other bytes there, twice as many where all are zero, a few where an answer was left. One multiprocessor
+// that remembers would be enough: it tells the others, which stop and keep the answer as well.
 // @const PADDED = 96
 // @const KEPT = 8
 // @const COPIES = device.smem_per_block // (KEPT * 2 * PADDED * 4)
