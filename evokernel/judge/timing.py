@@ -1,8 +1,8 @@
 """Times and speedups: paired blocks, and an interval that assumes nothing about the noise.
 
-A block is candidate, baseline, baseline, candidate (ABBA), one call or a few each, every one on a slot of its own, so that drift cancels. The
-speedup is the median over blocks of the ratio baseline / candidate; its 99 % interval comes from order statistics (the sign test
-turned round: Thompson 1936, Ann. Math. Stat. 7, 122), exact for independent blocks of any distribution.
+A block is candidate, baseline, baseline, candidate (ABBA), one call or a few each, and gives two ratios baseline / candidate of neighbours, one in
+each order, so that drift cancels. The speedup is the median of the ratios; its 99 % interval comes from order statistics (the sign test
+turned round: Thompson 1936, Ann. Math. Stat. 7, 122), exact for independent ratios of any distribution.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Protocol
 from ..records import Interval
 
 CONFIDENCE = 0.99
-MIN_BLOCKS = 8  # the fewest with which min..max covers the median with 99 %: 1 - 2 * 0.5**8
+MIN_BLOCKS = 8  # so many ratios at least give an interval at 99 % (from min to max: 1 - 2 * 0.5**8); with twice as many one outlier does not matter
 STOP_WIDTH = 0.01
 FEW_BLOCKS = 3  # enough to see that a candidate is out of the race
 _LOOKS = 32
 _AFTER_NARROW = 1.25  # blocks are added once the interval is narrow: stopping at that moment would favour lucky ones (1.2 to 1.8 % wrong, not 1)
-PATIENCE = 5  # times the budget after which even fewer than MIN_BLOCKS must do: the interval is then open
+PATIENCE = 5  # times the budget after which even fewer than MIN_BLOCKS must do
 
 
 class Entrant(Protocol):
@@ -82,28 +82,29 @@ def race(
     for entrant in (candidate, baseline):
         entrant.run(mode)
     start = time.monotonic()
-    void, enough = 0, math.inf
+    blocks, void, enough = 0, 0, math.inf
     steady()
     while True:
         block = [e.run(mode) for e in (candidate, baseline, baseline, candidate)]
-        if not steady() and void <= len(ratios):
+        if not steady() and void <= blocks:
             void += 1
             continue
-        mine, theirs = block[0] + block[3], block[1] + block[2]
-        a_us += mine
-        b_us += theirs
-        ratios.append(statistics.median(theirs) / statistics.median(mine))
-        if len(ratios) % max(1, len(ratios) // _LOOKS):
+        blocks += 1
+        for mine, theirs in ((block[0], block[1]), (block[3], block[2])):
+            a_us += mine
+            b_us += theirs
+            ratios.append(statistics.median(theirs) / statistics.median(mine))
+        if blocks % max(1, blocks // _LOOKS):
             continue  # the interval of many blocks changes little from one to the next
-        speedup = median_interval(ratios)
+        found = median_interval(ratios)
+        speedup = Interval(found.low / (1 + placement), found.mid, found.high * (1 + placement))
         used = time.monotonic() - start
-        narrow = speedup.high - speedup.low <= STOP_WIDTH * speedup.mid
-        lost = len(ratios) >= FEW_BLOCKS and (statistics.median(a_us) > out_of_race_us or used > PATIENCE * seconds)
+        narrow = blocks >= MIN_BLOCKS and speedup.high - speedup.low <= STOP_WIDTH * speedup.mid
+        lost = blocks >= FEW_BLOCKS and (statistics.median(a_us) > out_of_race_us or used > PATIENCE * seconds)
         if narrow:
-            enough = min(enough, _AFTER_NARROW * len(ratios))
-        if lost or len(ratios) >= enough or (len(ratios) >= MIN_BLOCKS and used >= seconds):
-            low, high = speedup.low / (1 + placement), speedup.high * (1 + placement)
-            return Race(tuple(a_us), tuple(b_us), Interval(low, speedup.mid, high), len(ratios), void)
+            enough = min(enough, _AFTER_NARROW * blocks)
+        if lost or blocks >= enough or (blocks >= MIN_BLOCKS and used >= seconds):
+            return Race(tuple(a_us), tuple(b_us), speedup, blocks, void)
 
 
 def uneven(turns: Sequence[Sequence[float]]) -> tuple[float, float]:
