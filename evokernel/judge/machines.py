@@ -206,7 +206,7 @@ class GpuMachine:
 
     seals = False
     race_s = 0.5
-    placement = 0.007  # between starts of two processes: 0.4 to 0.5 % (standard deviation), and nothing where they share their buffers
+    placement = 0.006  # between starts of two processes: 0.4 to 0.5 % (standard deviation), and nothing where they share their buffers
     slow_start = True
 
     def __init__(self, device: Device, builds: Path) -> None:
