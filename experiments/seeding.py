@@ -110,7 +110,8 @@ void f(const float* gate, const float* up, const float* residual, float* out, in
 """,
 }
 # Task, what to replace in its file, and whether the seeds of the module itself are left out.
-NEW: dict[str, tuple[str, dict[str, str], bool]] = {
+NewTask = tuple[str, dict[str, str], bool]
+NEW: dict[str, NewTask] = {
     "softmax of long rows": ("softmax", {"2048, 4096": "512, 16384"}, False),
     "rmsnorm of wide rows": ("rmsnorm", {"2048, 4096": "1024, 8192", "[4096, 1e-6]": "[8192, 1e-6]"}, False),
     "layernorm_gelu of wide rows": ("layernorm_gelu", {"2048, 2048": "1024, 4096", "[2048]": "[4096]"}, False),
@@ -133,9 +134,9 @@ class Shuffled(Archive):
         return tuple(found)
 
 
-def prepared(archive: Archive, name: str) -> None:
+def prepared(archive: Archive, new: NewTask) -> None:
     """Give an archive the shipped seeds, without those of the task's own module where they are left out."""
-    module, _, left_out = NEW[name]
+    module, _, left_out = new
     root = shipped_root()
     assert root, "the shipped archive is not installed"
     import_shipped(archive, root)
@@ -143,13 +144,13 @@ def prepared(archive: Archive, name: str) -> None:
         archive.quarantine(row["id"], "left out by the experiment")
 
 
-def task_file(name: str, folder: Path) -> Path:
+def task_file(new: NewTask, folder: Path) -> Path:
     """The file of a task that is new to the archive."""
-    module, changes, _ = NEW[name]
+    module, changes, _ = new
     source = (TASKS / f"{module}.py").read_text()
-    for old, new in changes.items():
+    for old, wanted in changes.items():
         assert old in source, f"{module}.py no longer holds {old!r}"
-        source = source.replace(old, new)
+        source = source.replace(old, wanted)
     file = folder / f"{module}.py"
     file.write_text(source)
     return file
@@ -166,7 +167,7 @@ def searched(arm: str, name: str, lane: Lane, settings: RunSettings, folder: Pat
 
     with (Shuffled if arm == "shuffled" else Archive)(folder / f"{arm}-{settings.seed}.db") as archive:
         if arm != "empty":
-            prepared(archive, name)
+            prepared(archive, NEW[name])
         run_search(archive, lane, settings, watch)
     return best
 
@@ -206,7 +207,7 @@ def measured(name: str, candidates: int, repeats: int) -> list[dict[str, Any]]:
     module, _, left_out = NEW[name]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        file = task_file(name, Path(folder))
+        file = task_file(NEW[name], Path(folder))
         lane = Lane(LaneSettings(str(file), "cpp", cache_folder(), dict(os.environ), baselines=("eager",)))
         try:
             for seed in range(repeats):

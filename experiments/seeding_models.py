@@ -25,7 +25,7 @@ from typing import Any
 
 import report
 from post_history import archives
-from seeding import NEW, REACHED, compared, needed, prepared, task_file
+from seeding import NEW, REACHED, NewTask, compared, needed, prepared, task_file
 
 from evokernel.api import cache_folder, open_models
 from evokernel.archive.runs import Answered, Judged, RunSettings
@@ -36,7 +36,12 @@ from evokernel.records import Placement
 from evokernel.search.post import Answer, ask, begin, tell
 from evokernel.search.run import resume
 
-TASKS = ("layernorm_gelu of wide rows", "mean_square of many channels", "rmsnorm without its seeds")
+TASKS: dict[str, NewTask] = {
+    name: NEW[name] for name in ("layernorm_gelu of wide rows", "mean_square of many channels", "rmsnorm without its seeds", "softmax of long rows")
+} | {
+    "linear_relu of a small batch": ("linear_relu", {"256, 1024": "48, 2048", "[1024, 1024]": "[2048, 1536]"}, False),
+    "group_norm_silu, a new module": ("group_norm_silu", {}, True),
+}
 ARMS = ("empty", "seeds")
 CANDIDATES, A_ROUND = 8, 2
 
@@ -45,20 +50,25 @@ CANDIDATES, A_ROUND = 8, 2
 def lane_of(name: str) -> Iterator[Lane]:
     """A judge for one of the tasks, against eager code only, as in seeding.py."""
     with tempfile.TemporaryDirectory() as folder:
-        lane = Lane(LaneSettings(str(task_file(name, Path(folder))), "cpp", cache_folder(), dict(os.environ), baselines=("eager",)))
+        lane = Lane(LaneSettings(str(task_file(TASKS[name], Path(folder))), "cpp", cache_folder(), dict(os.environ), baselines=("eager",)))
         try:
             yield lane
         finally:
             lane.close()
 
 
+def stem_of(name: str, arm: str) -> str:
+    """What the files of a run are called."""
+    return f"{name.replace(',', '').replace(' ', '_')}-{arm}"
+
+
 def step(name: str, arm: str, lane: Lane, folder: Path) -> None:
     """One round of one run."""
-    stem = f"{name.replace(' ', '_')}-{arm}"
+    stem = stem_of(name, arm)
     with Archive(folder / f"{stem}.db") as archive:
         if not archive.runs():
             if arm == "seeds":
-                prepared(archive, name)
+                prepared(archive, TASKS[name])
             admission = lane.admit()
             begin(archive, admission.task, admission.device, RunSettings("cpp", CANDIDATES, models=("file/answers",)))
         run_id = archive.runs()[0].id
@@ -123,13 +133,13 @@ def main() -> None:
         for name in TASKS:
             recorded = {}
             for arm in ARMS:
-                with Archive(files[f"{name.replace(' ', '_')}-{arm}"]) as archive:
+                with Archive(files[stem_of(name, arm)]) as archive:
                     recorded[arm] = texts(archive)
             with lane_of(name) as lane:
                 curves = replayed(recorded, lane)
             level = REACHED * max(c[-1] for c in curves.values())
             rows.append({
-                "task": name, "kind": "own seeds left out" if NEW[name][2] else "other sizes", "curves": curves,
+                "task": name, "kind": "own seeds left out" if TASKS[name][2] else "other sizes", "curves": curves,
                 "needed": {a: needed(curves[a], level, CANDIDATES) for a in ARMS}, "best": {a: curves[a][-1] for a in ARMS},
             })  # fmt: skip
             print(f"{name}: needed {rows[-1]['needed']}, best {({a: round(b, 2) for a, b in rows[-1]['best'].items()})}", flush=True)
