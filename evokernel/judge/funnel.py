@@ -120,10 +120,11 @@ class TimedCandidate:
                 del self._held[slot]
         return found
 
-    def meet_more(self) -> None:
-        """Go on, off the record, until enough calls were on unseen inputs: steady races end before half of them are due."""
+    def meet_more(self, seconds: float) -> None:
+        """Go on, off the record and for so long at most, until enough calls were on unseen inputs: steady races end before half of them are due."""
         self._due_s = [0.0] * len(self._due_s)
-        while (self._unseen and len(self._compared) < _FEWEST_UNSEEN) or self._next:
+        end_s = time.monotonic() + seconds
+        while ((self._unseen and len(self._compared) < _FEWEST_UNSEEN) or self._next) and time.monotonic() < end_s:
             self.run("cold")
 
     def computes(self) -> None:
@@ -252,7 +253,7 @@ class Funnel:
         lost = scored.median_us > limit
         beside = run(rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf)
         if not lost:
-            entrant.meet_more()
+            entrant.meet_more(seconds)
         entrant.computes()
         modes = (scored, self._mode_timing(other, {rival.name: beside}, prepares=prepares))
         void = sum(r.void_blocks for r in (*races.values(), beside))

@@ -89,7 +89,7 @@ def test_a_race_that_ends_early_is_no_way_out(shop: Workshop, entrant: Callable[
     for _ in range(10):
         timed.run("cold")
     timed.computes()  # nothing was due
-    timed.meet_more()
+    timed.meet_more(60.0)
     with pytest.raises(Failure, match=r"times as long on inputs that it has not met before"):
         timed.computes()
 
