@@ -36,9 +36,9 @@ from evokernel.judge import tenant
 from evokernel.judge.baselines import Baseline
 from evokernel.judge.candidate import Candidate
 from evokernel.judge.contestant import Failure
-from evokernel.judge.funnel import TimedCandidate
 from evokernel.judge.lane import _JUDGE_ENVIRONMENT
 from evokernel.judge.memory import SLOTS, TaskMemory
+from evokernel.judge.timed import TimedCandidate
 from evokernel.judge.timing import Entrant, race
 from evokernel.judge.workshop import Workshop
 from evokernel.judge.zygotes import Zygote, preload, zygote_environment

@@ -99,7 +99,7 @@ class Baseline:
         if mode == "warm" and self._refills:
             self.seat.call(slots[0], _START_S["eager"])
             self._refill(slots[0])
-            return [self.seat.call(slots[0], _START_S["eager"])]
+            return self.seat.turn(slots, "warmed", _START_S["eager"])
         return self.seat.turn(slots, mode, _START_S["eager"])
 
     def _refill(self, slot: int) -> None:
@@ -151,10 +151,10 @@ def main(channel: Channel) -> None:
     try:
         with user_code(f"the baseline {message['baseline']}", message["task"]):
             calls, stream = _prepared(message, fds)
+            cleaner = Cleaner(decode(Between, message["between"])) if message["between"] is not None else None
     except TaskError as error:
         channel.send({"error": str(error).splitlines()[0]})
         return
-    cleaner = Cleaner(decode(Between, message["between"])) if message["between"] is not None else None
     channel.send({})
     with torch.no_grad(), suppress(ChannelClosed):
         while True:

@@ -216,7 +216,7 @@ class Seat:
         self.memory.machine.settle()
         self.contestant.go()
         start = time.perf_counter_ns()
-        reply = self.contestant.request(message, timeout_s * len(slots))
+        reply = self.contestant.request(message, timeout_s * min(len(slots), self.memory.slots))
         wall_us = (time.perf_counter_ns() - start) / 1e3
         self.contestant.stop()
         if self.memory.machine.seals:

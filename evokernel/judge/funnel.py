@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
-import secrets
 import statistics
 import time
 from collections.abc import Sequence
@@ -12,155 +10,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
-
-from ..records import (
-    BaselineTime,
-    Config,
-    ErrorRow,
-    Interval,
-    Kernel,
-    ModeTiming,
-    Resources,
-    Screen,
-    Status,
-    Timing,
-    Verdict,
-)
+from ..records import BaselineTime, Config, ErrorRow, Interval, Kernel, ModeTiming, Resources, Screen, Status, Timing, Verdict
 from .bounds import bounds, impossible
 from .candidate import Build, Candidate, Loaded
-from .cases import Case
 from .contestant import SILENT_ENDS, Failure
 from .field import Field
-from .memory import SLOTS
 from .sanitize import sanitized
-from .timing import Race, first_over_again, quantile, race, uneven
+from .timed import REMEMBERS, UNREPEATABLE, TimedCandidate
+from .timing import Race, quantile, race
 from .workshop import Workshop
 
 _BESIDE_SHARE = 0.35  # of a race's time, for the mode that does not count
 _OUT_OF_RACE = 1.5
-_VERIFY_SHARE = 0.3  # of the turns, for one of their calls
 _SCREEN_CALLS = 5
-_REFILL_EVERY = 9  # turns
-_FEWEST_UNSEEN, _SLOWER = 6, 1.2
-_CONTROLS = 3  # calls that one on unseen inputs stands among at random, and is compared with: loads come and go
-_WAKING_US, _UNEVEN = 30.0, 0.5  # what the first call of a turn may take longer (3 to 8 us were seen), and a share of the call
-_REMEMBERS = "on inputs that it has not met before: it keeps answers from one call to another"
-
-
-class TimedCandidate:
-    """A candidate in a race: rotates slots and input sets, and has secretly chosen calls, and the fastest, verified in full.
-
-    Args:
-        unseen: inputs that its process has not met yet (see Cases.unseen), each for one secretly chosen call.
-        seconds: they are spread over so much time from the first cold call on: a kernel may behave for a while.
-    """
-
-    def __init__(
-        self, candidate: Candidate, loaded: Loaded, cases: list[Case], unseen: Sequence[Case | dict[str, torch.Tensor]] = (), seconds: float = 0.0
-    ) -> None:
-        self._candidate = candidate
-        self._loaded = loaded
-        self._cases = cases
-        self._turn = 0
-        self._fastest_us: dict[str, float] = {}
-        self._held: dict[int, int] = {}
-        self._seen: dict[int, dict[str, torch.Tensor]] = {}
-        self.verified = 0
-        self._secret = random.Random(secrets.randbits(64))
-        self._unseen = self._secret.sample(unseen, len(unseen))
-        self._turns: list[list[float]] = []
-        self._due_s = sorted(self._secret.uniform(0, seconds) for _ in unseen)
-        self._began_s: float | None = None
-        self._next: list[Case | dict[str, torch.Tensor] | None] = []  # for the next calls: unseen inputs among known ones (None)
-        self._compared: list[dict[bool, list[float]]] = []  # by unseen inputs: what the call on them took, and what those around it did
-
-    def run(self, mode: str) -> list[float]:
-        """The timed calls of one turn (see timing.Entrant); raises Failure when a verified one is wrong."""
-        seat, limit_s = self._loaded.seat, self._candidate.call_limit_s
-        slots = seat.next_turn(self._turn % SLOTS)
-        cases = {slot: (slot + self._turn // _REFILL_EVERY) % len(self._cases) for slot in slots}  # no two slots hold the same
-        self._turn += 1
-        for slot, case_index in cases.items():
-            if self._held.get(slot) != case_index:
-                self._candidate.fill(self._loaded, slot, self._cases[case_index])
-                self._held[slot] = case_index
-        if self._candidate.shop.machine.seals:
-            seat.ready(slots[0], limit_s)
-        # Not in warm calls: the one that warms up would show them. Nor in the first of several: the GPU changes over to its process then.
-        new = self._fill_new({slot: cases[slot] for slot in [*cases][1:] or cases}) if mode == "cold" else {}
-        took_us = seat.turn(slots, mode, limit_s)
-        self._turns.append(took_us)
-        last_us = dict(zip(slots[-len(cases) :], took_us[-len(cases) :], strict=True))  # of each slot: its outputs are still there
-        for slot in new:
-            self._compared[-1][new[slot] is not None].append(took_us[slots.index(slot)])
-        chosen = self._secret.choice(slots) if self._secret.random() < _VERIFY_SHARE else None
-        for slot, elapsed_us in last_us.items():
-            if isinstance(case := new.get(slot), Case):
-                self._candidate.compare(self._loaded, slot, case)
-            elif case is None and (elapsed_us < self._fastest_us.get(mode, math.inf) or slot == chosen):
-                self._fastest_us[mode] = min(elapsed_us, self._fastest_us.get(mode, math.inf))
-                self._verify(slot, cases[slot])
-        return took_us
-
-    def _fill_new(self, cases: dict[int, int]) -> dict[int, Case | dict[str, torch.Tensor] | None]:
-        """When it is time, put inputs that its process has not met into one of these slots, and into those of the calls around it (None) what they
-        hold, so that only the inputs differ."""
-        now_s = time.monotonic()
-        self._began_s = now_s if self._began_s is None else self._began_s
-        if not self._next and self._unseen and now_s - self._began_s >= self._due_s[0]:
-            self._due_s.pop(0)
-            self._next = self._secret.sample([self._unseen.pop(), *[None] * _CONTROLS], _CONTROLS + 1)
-            self._compared.append({True: [], False: []})
-        found = {slot: self._next.pop() for slot in cases if self._next}
-        for slot, new in found.items():
-            case = self._cases[cases[slot]] if new is None else new
-            self._loaded.seat.memory.fill_inputs(slot, case.placed_inputs if isinstance(case, Case) else case)
-            if new is not None:
-                del self._held[slot]
-        return found
-
-    def meet_more(self, seconds: float) -> None:
-        """Go on, off the record and for so long at most, until enough calls were on unseen inputs: steady races end before half of them are due."""
-        self._due_s = [0.0] * len(self._due_s)
-        end_s = time.monotonic() + seconds
-        while ((self._unseen and len(self._compared) < _FEWEST_UNSEEN) or self._next) and time.monotonic() < end_s:
-            self.run("cold")
-
-    def computes(self) -> None:
-        """Raises:
-        Failure: calls on inputs that its process, or the turn, had not met before took longer than others, or one call of a turn longer than all.
-        """
-        middle, more = uneven(self._turns)
-        if more > _WAKING_US + _UNEVEN * middle:
-            raise Failure(Status.CHEATING, f"one of several calls takes {more:.1f} us longer than the others ({middle:.1f} us): it does their work")
-        if (times := first_over_again(self._turns, SLOTS)) > _SLOWER:
-            raise Failure(Status.CHEATING, f"takes {times:.2f} times as long {_REMEMBERS}")
-        ratios = [c[True][0] / statistics.median(c[False]) for c in self._compared if c[True] and c[False]]
-        if len(ratios) < _FEWEST_UNSEEN:
-            return
-        late = sorted(ratios[len(ratios) // 2 :])  # what is to pay off is done in more than half of the calls
-        # On a GPU three in four have to be slower. A CPU may be busy with other things half of the time: there all have to.
-        if late[0 if self._candidate.shop.machine.seals else len(late) // 4] > _SLOWER:
-            raise Failure(Status.CHEATING, f"takes {statistics.median(late):.2f} times as long {_REMEMBERS}")
-
-    def _verify(self, slot: int, case_index: int) -> None:
-        self.verified += 1
-        seen = self._seen.get(case_index)
-        repeatable = seen is not None and not self._loaded.build.plan.nondeterministic
-        if repeatable and self._loaded.seat.memory.same_outputs(slot, seen or {}):
-            self._candidate.untouched(self._loaded, slot, self._cases[case_index])
-            return
-        _, outputs = self._candidate.compare(self._loaded, slot, self._cases[case_index])
-        if repeatable:
-            raise Failure(Status.MISMATCH, _UNREPEATABLE)
-        self._seen[case_index] = outputs
-
-
-_UNREPEATABLE = (
-    "two calls on the same inputs gave different bits: a race, an uninitialised read, or a reduction in changing order. "
-    "Fix it, or write `// @nondeterministic` if only the order of additions changes"
-)
 
 
 class Funnel:
@@ -175,7 +37,7 @@ class Funnel:
     def judge(self, kernel: Kernel, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
         """The full verdict of a kernel in its default configuration (see lane.Judge). Never raises for what the candidate does."""
         verdict = self._once(kernel, incumbent_us, patience)
-        by_chance = verdict.message in SILENT_ENDS or verdict.message.endswith(_REMEMBERS)
+        by_chance = verdict.message in SILENT_ENDS or verdict.message.endswith(REMEMBERS)
         return self._once(kernel, incumbent_us, patience) if by_chance else verdict
 
     def _once(self, kernel: Kernel, incumbent_us: float | None, patience: float) -> Verdict:
@@ -233,7 +95,7 @@ class Funnel:
                 candidate.fill(seat, 1, case)
                 candidate.call(seat, 1)
                 if not seat.seat.memory.same_outputs(1, outputs):
-                    raise Failure(Status.MISMATCH, _UNREPEATABLE)
+                    raise Failure(Status.MISMATCH, UNREPEATABLE)
 
     def _time(self, candidate: Candidate, loaded: Loaded, rules: _Race) -> Timing:
         loaded.weights_version = -1
@@ -246,14 +108,13 @@ class Funnel:
         cold_s = seconds if score == "cold" else _BESIDE_SHARE * seconds
         entrant = TimedCandidate(candidate, loaded, self.shop.cases.timed(), self.shop.cases.unseen(), cold_s)
         run = partial(race, entrant, steady=machine.steady, placement=machine.placement)
-        races = {r.name: run(r, score, seconds=seconds / len(rivals), out_of_race_us=limit) for r in rivals}
+        ready = partial(entrant.met_enough, score)
+        races = {r.name: run(r, score, seconds=seconds / len(rivals), out_of_race_us=limit, ready=ready) for r in rivals}
         scored = self._mode_timing(score, races, prepares=prepares)
         other = "warm" if score == "cold" else "cold"
         rival = next(r for r in rivals if r.name == scored.fastest.name) if scored.fastest.live else rivals[0]
         lost = scored.median_us > limit
         beside = run(rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf)
-        if not lost:
-            entrant.meet_more(seconds)
         entrant.computes()
         modes = (scored, self._mode_timing(other, {rival.name: beside}, prepares=prepares))
         void = sum(r.void_blocks for r in (*races.values(), beside))

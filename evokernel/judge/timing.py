@@ -17,6 +17,7 @@ from typing import Protocol
 from ..records import Interval
 
 CONFIDENCE = 0.99
+_PAIRED = 0.995  # the two ratios of a block are not quite independent: with a correlation of 0.3 this covers as often as CONFIDENCE says
 MIN_BLOCKS = 8  # so many ratios at least give an interval at 99 % (from min to max: 1 - 2 * 0.5**8); with twice as many one outlier does not matter
 STOP_WIDTH = 0.01
 FEW_BLOCKS = 3  # enough to see that a candidate is out of the race
@@ -66,7 +67,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 def race(
     candidate: Entrant, baseline: Entrant, mode: str, *, seconds: float, out_of_race_us: float = math.inf, steady: Callable[[], bool] = lambda: True,
-    placement: float = 0.0,
+    placement: float = 0.0, ready: Callable[[], bool] = lambda: True,
 ) -> Race:
     """Race until the interval has become 1 % wide, the candidate is clearly out of the race, or the time is up.
 
@@ -74,6 +75,7 @@ def race(
         seconds: budget of wall time, everything between the calls included.
         out_of_race_us: stop early once the candidate's median is above this.
         placement: how far, as a ratio, the places of two processes' buffers in memory move their times; the interval is that much wider.
+        ready: whether a race whose interval is narrow may end before its time.
         steady: whether nothing has disturbed the device since it was asked last; blocks that were disturbed are void, as long as half are not.
     """
     a_us: list[float] = []
@@ -96,10 +98,10 @@ def race(
             ratios.append(statistics.median(theirs) / statistics.median(mine))
         if blocks % max(1, blocks // _LOOKS):
             continue  # the interval of many blocks changes little from one to the next
-        found = median_interval(ratios)
+        found = median_interval(ratios, _PAIRED)
         speedup = Interval(found.low / (1 + placement), found.mid, found.high * (1 + placement))
         used = time.monotonic() - start
-        narrow = blocks >= MIN_BLOCKS and speedup.high - speedup.low <= STOP_WIDTH * speedup.mid
+        narrow = blocks >= MIN_BLOCKS and ready() and speedup.high - speedup.low <= STOP_WIDTH * speedup.mid
         lost = blocks >= FEW_BLOCKS and (statistics.median(a_us) > out_of_race_us or used > PATIENCE * seconds)
         if narrow:
             enough = min(enough, _AFTER_NARROW * blocks)
@@ -114,9 +116,9 @@ def uneven(turns: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def first_over_again(turns: Sequence[Sequence[float]], slots: int) -> float:
-    """How many times as long as the calls that a turn repeats the first one on its last slot takes, as the median over turns; 1 where no turn repeats
-    any. (The very first call of a turn wakes the GPU.)"""
-    ratios = [turn[slots - 1] / statistics.median(turn[slots:]) for turn in turns if len(turn) > slots]
+    """How many times as long as their repetitions the first calls on the slots of a turn take together, as the median over turns; 1 where no turn has
+    any."""
+    ratios = [statistics.fmean(turn[:slots]) / statistics.median(turn[slots:]) for turn in turns if len(turn) > slots]
     return statistics.median(ratios) if ratios else 1.0
 
 

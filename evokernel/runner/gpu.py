@@ -81,9 +81,9 @@ class Cleaner:
         torch.cuda.synchronize()
 
     def before(self, mode: str, call: Callable[[], object], poison: Callable[[], object] = list) -> None:
-        """All that comes before a timed call, `cold` or `warm`: for a warm one the same call, then `poison`, then the cleaning."""
+        """All that comes before a timed call, `cold` or `warm`: for a warm one the same call (not where it is `warmed`), `poison`, the cleaning."""
         cold = mode == "cold"
-        if not cold:
+        if mode == "warm":
             call()
         poison()
         self._program.use_stream(torch.cuda.current_stream().cuda_stream)
