@@ -9,7 +9,8 @@ TASK-ARM.NUMBER.prompt.md, and an answer is expected beside it as TASK-ARM.NUMBE
 
 --replay judges the recorded candidates of all runs again, in their order, both arms of a task in one lane, so that what was measured on different
 days or on a busy machine does not count. The figures are those of seeding.py: candidates until the best so far reaches 90 % of the best of both arms
-(one more than the budget where it never does), and the final best against the empty archive's.
+(one more than the budget where it never does), and the final best against the empty archive's; beside them the same count of answers alone, since a
+stepping stone that is tried as it is costs a measurement but no answer.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from typing import Any
 
 import report
 from post_history import archives
-from seeding import NEW, REACHED, NewTask, compared, needed, prepared, task_file
+from seeding import NEW, REACHED, NewTask, compared, interval, needed, prepared, task_file
 
 from evokernel.api import cache_folder, open_models
-from evokernel.archive.runs import Answered, Judged, RunSettings
+from evokernel.archive.runs import Answered, Asked, Judged, RunSettings
 from evokernel.archive.store import Archive
 from evokernel.judge.lane import Lane, LaneSettings
 from evokernel.kernelfile import make_kernel
@@ -88,29 +89,43 @@ def step(name: str, arm: str, lane: Lane, folder: Path) -> None:
         print(f"{stem}: {told.answers} answers taken, {result.candidates} candidates, best {best}; prompts {asked}", flush=True)
 
 
-def texts(archive: Archive) -> list[str]:
-    """The candidates of an archive's one run, in the order in which they were measured."""
+def candidates(archive: Archive) -> list[tuple[str, bool]]:
+    """The candidates of an archive's one run, in the order in which they were measured: text, and whether a model wrote it."""
     replies: dict[int, str] = {}
+    written: set[int] = set()
     found: dict[int, str] = {}
     for logged in archive.events(archive.runs()[0].id):
         match logged.event:
+            case Asked(proposal) if proposal.model:
+                written.add(proposal.number)
             case Answered(number, reply):
                 replies[number] = reply.text or ""
             case Judged(number, placement, _) if placement is not Placement.DUPLICATE and number not in found:
                 found[number] = replies.get(number, "")
-    return list(found.values())
+    return [(text, number in written) for number, text in found.items()]
 
 
-def replayed(recorded: dict[str, list[str]], lane: Lane) -> dict[str, list[float]]:
+def replayed(recorded: dict[str, list[tuple[str, bool]]], lane: Lane) -> dict[str, list[float]]:
     """By arm, the speedup (median, against eager; 0 for none) of the best kernel after each candidate; the arms by turns."""
     times: dict[str, list[float]] = {arm: [] for arm in recorded}
     for number in range(max(map(len, recorded.values()))):
         for arm in random.Random(number).sample(ARMS, len(ARMS)):
             if number < len(recorded[arm]):
-                text = recorded[arm][number]
+                text, _ = recorded[arm][number]
                 speedup = lane.judge(make_kernel(text, "cpp")).speedup if text else None
                 times[arm].append(max([*times[arm][-1:], speedup.mid if speedup else 0.0]))
     return times
+
+
+def row(name: str, curves: dict[str, list[float]], by_model: dict[str, list[bool]]) -> dict[str, Any]:
+    """One task of the result."""
+    level = REACHED * max(c[-1] for c in curves.values())
+    count = {arm: needed(curves[arm], level, CANDIDATES) for arm in ARMS}
+    answers = {arm: sum(by_model[arm][: count[arm]]) + (count[arm] > len(by_model[arm])) for arm in ARMS}
+    return {
+        "task": name, "kind": "own seeds left out" if TASKS[name][2] else "other sizes", "curves": curves, "by_model": by_model,
+        "needed": count, "answers": answers, "best": {arm: curves[arm][-1] for arm in ARMS},
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -134,16 +149,13 @@ def main() -> None:
             recorded = {}
             for arm in ARMS:
                 with Archive(files[stem_of(name, arm)]) as archive:
-                    recorded[arm] = texts(archive)
+                    recorded[arm] = candidates(archive)
             with lane_of(name) as lane:
                 curves = replayed(recorded, lane)
-            level = REACHED * max(c[-1] for c in curves.values())
-            rows.append({
-                "task": name, "kind": "own seeds left out" if TASKS[name][2] else "other sizes", "curves": curves,
-                "needed": {a: needed(curves[a], level, CANDIDATES) for a in ARMS}, "best": {a: curves[a][-1] for a in ARMS},
-            })  # fmt: skip
+            rows.append(row(name, curves, {arm: [by_model for _, by_model in recorded[arm]] for arm in ARMS}))
             print(f"{name}: needed {rows[-1]['needed']}, best {({a: round(b, 2) for a, b in rows[-1]['best'].items()})}", flush=True)
     summary = compared(rows, CANDIDATES, ARMS)
+    summary["answers_saved"] = interval([r["answers"]["empty"] - r["answers"]["seeds"] for r in rows])
     for kind, arms in summary.items():
         print(kind, arms)
     if arguments.write:
