@@ -13,11 +13,13 @@ from pathlib import Path
 from evokernel.archive.shipped import ManifestEntry, read_manifest
 
 ROOT = Path(__file__).parent.parent
-NOTE = """Traffic reached: bytes of the inputs whose elements have a gradient and of the outputs, over the peak bandwidth and the time. Not counted:
+NOTE = """Times of protocol 2 hold no wait for a launch, those of protocol 1 do (2 to 3 us on a GPU, on both sides); the two are not compared.
+
+Traffic reached: bytes of the inputs whose elements have a gradient and of the outputs, over the peak bandwidth and the time. Not counted:
 parameters (weights, the table of an embedding), indices, and what a maximum passes over. Work reached: against the measured rate of a product.
 """
-HEAD = """| kernel | us, cold | against the fastest baseline (99 %) | which | traffic reached | work reached | weights prepared |
-|---|---|---|---|---|---|---|
+HEAD = """| kernel | protocol | us, cold | against the fastest baseline (99 %) | which | traffic reached | work reached | weights prepared |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -31,7 +33,8 @@ def row(entry: ManifestEntry) -> str:
     scored, speedup = verdict.timing.scored, verdict.timing.scored.fastest.speedup
     gain = f"{speedup.mid:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
     bounds = f"{share(verdict.bounds.traffic_fraction)} | {share(verdict.bounds.work_fraction)}"
-    return f"| {entry.file} | {scored.median_us:.1f} | {gain} | {scored.fastest.name} | {bounds} | {'yes' if verdict.timing.prepare_us else ''} |\n"
+    prepares, protocol = "yes" if verdict.timing.prepare_us else "", verdict.environment.protocol
+    return f"| {entry.file} | {protocol} | {scored.median_us:.1f} | {gain} | {scored.fastest.name} | {bounds} | {prepares} |\n"
 
 
 def main() -> None:

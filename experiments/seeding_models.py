@@ -4,7 +4,7 @@
     python experiments/seeding_models.py --replay experiments/results/post/seeding_runs.tar.xz [--write]
 
 An answer belongs to its prompt, and a prompt shows what the archive knew, so each arm is a run of its own: `empty` begins with an empty archive,
-`seeds` with the shipped seeds and lessons. Both are asked by file. --step begins the runs that are missing; it writes each prompt as
+`seeds` with the shipped seeds. Both are asked by file. --step begins the runs that are missing; it writes each prompt as
 TASK-ARM.NUMBER.prompt.md, and an answer is expected beside it as TASK-ARM.NUMBER.answer.md from somebody who saw the prompt only.
 
 --replay judges the recorded candidates of all runs again, in their order, both arms of a task in one lane, so that what was measured on different
@@ -78,6 +78,8 @@ def step(name: str, arm: str, lane: Lane, folder: Path) -> None:
             return
         answers = {int(f.name.split(".")[1]): f for f in folder.glob(f"{stem}.*.answer.md")}
         told = tell(archive, run_id, [Answer(number, file.read_text()) for number, file in sorted(answers.items())])
+        for reason in told.passed_over:
+            print(f"{stem}: passed over: {reason}")
         for file in answers.values():
             file.rename(file.with_name(file.name.replace(".answer.", ".told.")))
         result = resume(archive, lane, run_id, models=open_models(RunSettings("cpp", CANDIDATES, models=("file/answers",))))
@@ -100,7 +102,7 @@ def candidates(archive: Archive) -> list[tuple[str, bool]]:
                 written.add(proposal.number)
             case Answered(number, reply):
                 replies[number] = reply.text or ""
-            case Judged(number, placement, _) if placement is not Placement.DUPLICATE and number not in found:
+            case Judged(number, placement, verdict) if verdict.kernel_id and placement is not Placement.DUPLICATE and number not in found:
                 found[number] = replies.get(number, "")
     return [(text, number in written) for number, text in found.items()]
 

@@ -24,7 +24,8 @@ from .inputs import OWN, InputPlan, redraw_weights, secret_seed
 from .truth import Expected, Truth, evaluate, one_thread, rounded, truth_of
 
 OWN_DRAWS = 4  # of the timed variant; other variants get one
-_UNSEEN, _FEWEST_UNSEEN = 11, 3
+_UNSEEN = 11
+FEWEST_UNSEEN = 6  # with fewer nothing can be said
 MANTISSA_BITS = {Precision.TF32: 10, Precision.REDUCED: 7}
 _NARROW = 8.0  # a failure by at most this factor may come from a scale that is too small by chance
 _CACHE_SHARE = 4  # a quarter of the free memory
@@ -140,7 +141,7 @@ class Cases:
         signature = self.loaded.task.variants[0]
         if self._unseen is None:
             fit = self._limit // _CACHE_SHARE // max(1, sum(s.size_bytes for s in signature.inputs))
-            count = min(_UNSEEN, fit) if fit >= _FEWEST_UNSEEN and not any(s.varies for s in signature.scalars) else 0
+            count = min(_UNSEEN, fit) if fit >= FEWEST_UNSEEN and not any(s.varies for s in signature.scalars) else 0
             self._unseen = [self._place(self.loaded.draw(0, self._seed("unseen", n)).tensors) for n in range(count)]
         return [self._group(0, OWN, version=0)[-1], *self._unseen] if self._unseen else []
 

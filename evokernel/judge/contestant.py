@@ -25,7 +25,7 @@ SILENT_ENDS = (
     "the process ended between two calls",
 )
 _TURN_US, _MOST_CALLS = 6000.0, 48
-_BESIDE_US = 100.0  # what fills, sweep and launch of a timed call take beside it (experiments/throughput.py)
+_BESIDE_US = 100.0  # what fills, sweep and launch of a timed call take beside it on an H200
 _MEANING = {
     "SIGFPE": "an integer division by zero", "SIGILL": "an illegal instruction (a trap or unreachable code was reached)",
     "SIGABRT": "a parallel region was left by a jump, and its threads went on",
@@ -196,8 +196,9 @@ class Seat:
         return [(slot + n) % slots for n in range(slots + secrets.randbelow(most - slots + 1))]
 
     def turn(self, slots: Sequence[int], mode: str, timeout_s: float) -> list[float]:
-        """As `call`, on each of these slots: `cold` with nothing of it in the caches, `warm` after a call that is not timed, and on poisoned outputs
-        and scratch of a candidate. All that is done from here on the CPU, for one slot, and on a GPU by the process, whose host code is ours."""
+        """As `call`, on each of these slots: `cold` with nothing of it in the caches, `warm` after a call that is not timed (`warmed`: that came), on
+        poisoned outputs and scratch of a candidate. All of it is done from here on the CPU, for one slot, on a GPU by the process, whose host code
+        is ours."""
         if self.memory.machine.between is not None:
             took_us = self._run(slots, timeout_s, mode)
             self._call_us = statistics.median(took_us)

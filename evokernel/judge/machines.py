@@ -49,8 +49,8 @@ class Machine(Protocol):
     Attributes:
         seals: the other side cannot write what it may only read; otherwise the judge compares afterwards.
         race_s: wall time of a race in the scored mode, in seconds: quiet machines need less.
-        placement: how far the places of two processes' buffers in memory move the ratio of their times (experiments/timing_quality.py); 0.005 is
-            half a per cent.
+        placement: how far the places of two processes' buffers in memory move the ratio of their times, as a share (experiments/timing_quality.py). A
+            race whose interval is wider by it than the width it may stop at takes all of its time.
         slow_start: a runner takes so long to start that the next one is started ahead of its kernel.
         between: what contestants have to do between timed calls (an encoded `runner.gpu.Between`), several of which come at a request there; None
             where the judge does it, call by call.
@@ -206,7 +206,7 @@ class GpuMachine:
 
     seals = False
     race_s = 0.5
-    placement = 0.006  # between starts of two processes: 0.4 to 0.5 % (standard deviation), and nothing where they share their buffers
+    placement = 0.006  # between starts of two processes: 0.25 to 0.5 % (standard deviation), and nothing where they share their buffers
     slow_start = True
 
     def __init__(self, device: Device, builds: Path) -> None:

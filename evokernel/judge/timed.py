@@ -18,16 +18,17 @@ import torch
 
 from ..records import Status
 from .candidate import Candidate, Loaded
-from .cases import Case
+from .cases import FEWEST_UNSEEN, Case
 from .contestant import Failure
 from .memory import SLOTS
 from .timing import first_over_again, uneven
 
 _VERIFY_SHARE = 0.2  # of the turns, for one of their calls
 _REFILL_EVERY = 9  # turns
-_FEWEST_UNSEEN, _SLOWER = 6, 1.2
+_SLOWER = 1.2
 _CONTROLS = 3  # calls that one on unseen inputs stands among at random, and is compared with: loads come and go
 _WAKING_US, _UNEVEN = 30.0, 0.5  # what one call of a turn may take longer (up to 2 us were seen), and a share of the call
+_FIRST_US = 1.0  # what the first calls of a turn may take longer, each (up to 0.7 us were seen)
 REMEMBERS = "on inputs that it has not met before: it keeps answers from one call to another"
 UNREPEATABLE = (
     "two calls on the same inputs gave different bits: a race, an uninitialised read, or a reduction in changing order. "
@@ -69,8 +70,8 @@ class TimedCandidate:
         self.verified = 0
         self._secret = random.Random(secrets.randbits(64))
         self._unseen = self._secret.sample(unseen, len(unseen))
-        self._wanted = min(_FEWEST_UNSEEN, len(unseen))
-        self._turns: list[list[float]] = []
+        self._wanted = min(FEWEST_UNSEEN, len(unseen))
+        self._turns: dict[str, list[list[float]]] = {"cold": [], "warm": []}
         self._due_s = sorted(self._secret.uniform(0, seconds) for _ in unseen)
         self._began_s: float | None = None
         self._next: list[Case | dict[str, torch.Tensor] | None] = []  # for the next calls: unseen inputs among known ones (None)
@@ -90,8 +91,10 @@ class TimedCandidate:
             seat.ready(slots[0], limit_s)
         # Not in warm calls: the one that warms up would show them. Nor in the first of several: the GPU changes over to its process then.
         new = self._fill_new({slot: cases[slot] for slot in [*cases][1:] or cases}) if mode == "cold" else {}
+        if any(isinstance(case, Case) for case in new.values()):
+            del slots[len(cases) :]  # what can be compared is then the first call on them
         took_us = seat.turn(slots, mode, limit_s)
-        self._turns.append(took_us)
+        self._turns[mode].append(took_us)
         last_us = dict(zip(slots[-len(cases) :], took_us[-len(cases) :], strict=True))  # of each slot: its outputs are still there
         for slot, case in new.items():
             self._groups[-1].calls[case is not None].append(took_us[slots.index(slot)])
@@ -133,14 +136,14 @@ class TimedCandidate:
         """Raises:
         Failure: calls on inputs that its process, or the turn, had not met before took longer than others, or one call of a turn longer than all.
         """
-        middle, more = uneven(self._turns)
+        middle, more = uneven(self._turns["cold"] + self._turns["warm"])
         if more > _WAKING_US + _UNEVEN * middle:
             raise Failure(Status.CHEATING, f"one of several calls takes {more:.1f} us longer than the others ({middle:.1f} us): it does their work")
-        if (times := first_over_again(self._turns, SLOTS)) > _SLOWER:
+        if (times := first_over_again(self._turns["cold"], SLOTS, _FIRST_US)) > _SLOWER:  # warm ones have met all by the call that warms up
             raise Failure(Status.CHEATING, f"takes {times:.2f} times as long {REMEMBERS}")
         for measured in ([g.calls for g in self._groups], [g.turns for g in self._groups]):
             ratios = [m[True][0] / statistics.median(m[False]) for m in measured if m[True] and m[False]]
-            if len(ratios) < _FEWEST_UNSEEN:
+            if len(ratios) < FEWEST_UNSEEN:
                 continue
             middle_one = len(ratios) // 2
             for half in (ratios[:middle_one], ratios[middle_one:]):  # what is to pay off is done in one of them at least

@@ -1,7 +1,7 @@
 """Times and speedups: paired blocks, and an interval that assumes nothing about the noise.
 
-A block is candidate, baseline, baseline, candidate (ABBA), one call or a few each, and gives two ratios baseline / candidate of neighbours, one in
-each order, so that drift cancels. The speedup is the median of the ratios; its 99 % interval comes from order statistics (the sign test
+A block is candidate, baseline, baseline, candidate (ABBA), one call each or on a GPU a turn of them, and gives two ratios baseline / candidate of
+neighbours, one in each order, so that drift cancels. The speedup is the median of the ratios; its interval comes from order statistics (the sign test
 turned round: Thompson 1936, Ann. Math. Stat. 7, 122), exact for independent ratios of any distribution.
 """
 
@@ -18,7 +18,7 @@ from ..records import Interval
 
 CONFIDENCE = 0.99
 _PAIRED = 0.995  # the two ratios of a block are not quite independent: with a correlation of 0.3 this covers as often as CONFIDENCE says
-MIN_BLOCKS = 8  # so many ratios at least give an interval at 99 % (from min to max: 1 - 2 * 0.5**8); with twice as many one outlier does not matter
+MIN_BLOCKS = 8  # of two ratios; an interval at _PAIRED needs nine (from min to max: 1 - 2 * 0.5**9), and with 16 one outlier does not matter
 STOP_WIDTH = 0.01
 FEW_BLOCKS = 3  # enough to see that a candidate is out of the race
 _LOOKS = 32
@@ -30,7 +30,7 @@ class Entrant(Protocol):
     """One side of a race."""
 
     def run(self, mode: str) -> list[float]:
-        """Prepare the next slots for `mode` (cold or warm), run once on each, and return the microseconds of each call alone."""
+        """Prepare the next slots for `mode` (cold or warm), run the calls of one turn on them, and return the microseconds of each call alone."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,10 @@ def uneven(turns: Sequence[Sequence[float]]) -> tuple[float, float]:
     return middle, statistics.median(max(turn) for turn in turns) - middle
 
 
-def first_over_again(turns: Sequence[Sequence[float]], slots: int) -> float:
+def first_over_again(turns: Sequence[Sequence[float]], slots: int, more_us: float = 0.0) -> float:
     """How many times as long as their repetitions the first calls on the slots of a turn take together, as the median over turns; 1 where no turn has
-    any."""
-    ratios = [statistics.fmean(turn[:slots]) / statistics.median(turn[slots:]) for turn in turns if len(turn) > slots]
+    any. `more_us` longer is nothing."""
+    ratios = [(statistics.fmean(turn[:slots]) - more_us) / statistics.median(turn[slots:]) for turn in turns if len(turn) > slots]
     return statistics.median(ratios) if ratios else 1.0
 
 

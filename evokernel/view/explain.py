@@ -61,10 +61,10 @@ def _timed(timing: Timing, *, gpu: bool) -> dict[str, str]:
     calls = ", ".join(f"{m.calls} {m.mode}" for m in timing.modes)
     clock = "time between two events around one captured graph, checked against the judge's clock" if gpu else "the judge's clock alone"
     return {
-        "calls": f"{calls}; {timing.verified_calls} timed calls compared in full: chosen in secret, and each new fastest one",
+        "calls": f"{calls}; {timing.verified_calls} timed calls compared in full: chosen in secret, and each new fastest one that is still there",
         "memory": "up to twelve calls came secretly on inputs that the process had not met: they may not be clearly slower than those around them",
         "clock": f"{clock}; rotating over three sets of buffers and of inputs; cold: evicted from the caches before each call; {timing.score} counts",
-        "speedup": f"blocks of kernel, baseline, baseline, kernel, one ratio each; median, with the {CONFIDENCE:.0%} interval of order statistics, "
+        "speedup": f"blocks of kernel, baseline, baseline, kernel, two ratios each; median, with the {CONFIDENCE:.0%} interval of order statistics, "
         "which assumes nothing about the noise; only its lower end counts",
         "disturbed": f"{timing.void_blocks} block(s) void: the clock moved or was throttled; clock in MHz: {timing.clock_mhz or 'not known'}",
     }

@@ -89,6 +89,22 @@ class ComputesThenGuesses(Guesses):
         return Remembers.call(self, held, slot) if len(self.known) < 9 else super().call(held, slot)
 
 
+class GuessesAtFirstSight(Guesses):
+    """Wrong at once on what it has not met, but only once: the next call on the same inputs computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def call(self, held: dict[int, str], slot: int) -> float:
+        if held[slot] in self.seen or len(self.known) < 3:
+            self.wrong.discard(slot)
+            self.seen.add(held[slot])
+            return Remembers.call(self, held, slot)
+        self.seen.add(held[slot])
+        return super().call(held, slot)
+
+
 class FakeSeat(Seat):
     """A seat whose process is a rule."""
 
@@ -164,7 +180,7 @@ def test_honest_kernels_pass(raced: Callable[[Kernel, int], Race]) -> None:
         assert raced(Kernel(), seed).speedup.mid == pytest.approx(1.0, rel=0.01)
 
 
-@pytest.mark.parametrize("cheat", [Remembers, WorksAhead, RemembersAtMost, Guesses, ComputesThenGuesses])
+@pytest.mark.parametrize("cheat", [Remembers, WorksAhead, RemembersAtMost, Guesses, ComputesThenGuesses, GuessesAtFirstSight])
 def test_kernels_that_keep_something_do_not(raced: Callable[[Kernel, int], Race], cheat: type[Kernel]) -> None:
     caught = 0
     for seed in range(TRIES):
