@@ -45,6 +45,7 @@ TASKS: dict[str, NewTask] = {
 }
 ARMS = ("empty", "seeds")
 CANDIDATES, A_ROUND = 8, 2
+SETTINGS = RunSettings("cpp", CANDIDATES, models=("file/answers",))
 
 
 @contextmanager
@@ -71,19 +72,19 @@ def step(name: str, arm: str, lane: Lane, folder: Path) -> None:
             if arm == "seeds":
                 prepared(archive, TASKS[name])
             admission = lane.admit()
-            begin(archive, admission.task, admission.device, RunSettings("cpp", CANDIDATES, models=("file/answers",)))
-        run_id = archive.runs()[0].id
-        if (state := archive.runs()[0]).ended:
-            print(f"{stem}: over ({state.ended})")
+            begin(archive, admission.task, admission.device, SETTINGS)
+        run = archive.runs()[0]
+        if run.ended:
+            print(f"{stem}: over ({run.ended})")
             return
         answers = {int(f.name.split(".")[1]): f for f in folder.glob(f"{stem}.*.answer.md")}
-        told = tell(archive, run_id, [Answer(number, file.read_text()) for number, file in sorted(answers.items())])
+        told = tell(archive, run.id, [Answer(number, file.read_text()) for number, file in sorted(answers.items())])
         for reason in told.passed_over:
             print(f"{stem}: passed over: {reason}")
         for file in answers.values():
             file.rename(file.with_name(file.name.replace(".answer.", ".told.")))
-        result = resume(archive, lane, run_id, models=open_models(RunSettings("cpp", CANDIDATES, models=("file/answers",))))
-        questions = ask(archive, run_id, A_ROUND) if result.resumable else []
+        result = resume(archive, lane, run.id, models=open_models(SETTINGS))
+        questions = ask(archive, run.id, A_ROUND) if result.resumable else []
         for question in questions:
             (folder / f"{stem}.{question.number}.prompt.md").write_text(question.prefix + question.rest)
         best = f"{result.verdict.speedup.mid:.2f}x" if result.verdict and result.verdict.speedup else "nothing yet"

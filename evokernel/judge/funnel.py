@@ -107,15 +107,13 @@ class Funnel:
         seconds = machine.race_s * rules.patience
         cold_s = seconds if score == "cold" else _BESIDE_SHARE * seconds
         entrant = TimedCandidate(candidate, loaded, self.shop.cases.timed(), self.shop.cases.unseen(), cold_s)
-        run = partial(race, entrant, steady=machine.steady, placement=machine.placement)
-        share_s, ready = seconds / len(rivals), partial(entrant.met_enough, score)
-        races = {r.name: run(r, score, seconds=share_s, out_of_race_us=limit, ready=ready) for r in rivals}
+        run = partial(race, entrant, steady=machine.steady, placement=machine.placement, ready=entrant.met_enough)
+        races = {r.name: run(r, score, seconds=seconds / len(rivals), out_of_race_us=limit) for r in rivals}
         scored = self._mode_timing(score, races, prepares=prepares)
         other = "warm" if score == "cold" else "cold"
         rival = next(r for r in rivals if r.name == scored.fastest.name) if scored.fastest.live else rivals[0]
         lost = scored.median_us > limit
-        ready = partial(entrant.met_enough, other)
-        beside = run(rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf, ready=ready)
+        beside = run(rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf)
         entrant.computes()
         modes = (scored, self._mode_timing(other, {rival.name: beside}, prepares=prepares))
         void = sum(r.void_blocks for r in (*races.values(), beside))

@@ -67,7 +67,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 def race(
     candidate: Entrant, baseline: Entrant, mode: str, *, seconds: float, out_of_race_us: float = math.inf, steady: Callable[[], bool] = lambda: True,
-    placement: float = 0.0, ready: Callable[[], bool] = lambda: True,
+    placement: float = 0.0, ready: Callable[[str], bool] = lambda _: True,
 ) -> Race:
     """Race until the interval has become 1 % wide, the candidate is clearly out of the race, or the time is up.
 
@@ -75,7 +75,7 @@ def race(
         seconds: budget of wall time, everything between the calls included.
         out_of_race_us: stop early once the candidate's median is above this.
         placement: how far, as a ratio, the places of two processes' buffers in memory move their times; the interval is that much wider.
-        ready: whether a race whose interval is narrow may end before its time.
+        ready: whether a race in this mode whose interval is narrow may end before its time.
         steady: whether nothing has disturbed the device since it was asked last; blocks that were disturbed are void, as long as half are not.
     """
     a_us: list[float] = []
@@ -101,7 +101,7 @@ def race(
         found = median_interval(ratios, _PAIRED)
         speedup = Interval(found.low / (1 + placement), found.mid, found.high * (1 + placement))
         used = time.monotonic() - start
-        narrow = blocks >= MIN_BLOCKS and ready() and speedup.high - speedup.low <= STOP_WIDTH * speedup.mid
+        narrow = blocks >= MIN_BLOCKS and ready(mode) and speedup.high - speedup.low <= STOP_WIDTH * speedup.mid
         lost = blocks >= FEW_BLOCKS and (statistics.median(a_us) > out_of_race_us or used > PATIENCE * seconds)
         if narrow:
             enough = min(enough, _AFTER_NARROW * blocks)
