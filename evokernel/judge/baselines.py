@@ -161,7 +161,7 @@ def main(channel: Channel) -> None:
             request = channel.receive()
             chosen, mode, us = [calls[slot] for slot in request["slots"]], request["mode"], []
             if stream and cleaner:
-                us = timed([(partial(cleaner.before, mode, call) if mode else None, call) for call in chosen], stream)
+                us = timed([(partial(cleaner.before, mode, call), call) for call in chosen], stream)
             else:
                 chosen[0]()
             channel.send({"device_us": us})

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from ..errors import TaskError
-from ..records import ErrorRow, Precision, Signature
+from ..records import MODES, ErrorRow, Precision, Signature
 from ..task import Draw, LoadedTask, available_bytes
 from .compare import Budget, Measured, Place, block_errors, budget_of, compare, measure
 from .inputs import OWN, InputPlan, redraw_weights, secret_seed
 from .truth import Expected, Truth, evaluate, one_thread, rounded, truth_of
 
-OWN_DRAWS = 4  # of the timed variant; other variants get one
-_UNSEEN = 11
+OWN_DRAWS = 5  # of the timed variant: three to be timed on, one unseen for each mode; other variants get one
+_UNSEEN = 11  # for each mode, beside those
 FEWEST_UNSEEN = 6  # with fewer nothing can be said
 MANTISSA_BITS = {Precision.TF32: 10, Precision.REDUCED: 7}
 _NARROW = 8.0  # a failure by at most this factor may come from a scale that is too small by chance
@@ -106,7 +106,7 @@ class Cases:
         self._eager_abs: dict[tuple[Case, str], Tensor | None] = {}
         self._trusted: dict[tuple[int, str, str], Measured] = {}  # (variant, regime, output)
         self._plans: dict[int, InputPlan] = {}
-        self._unseen: list[dict[str, Tensor]] | None = None
+        self._unseen: dict[str, list[Case | dict[str, Tensor]]] | None = None
         self.weights = self._weight_versions()
         self.placed_weights = {version: place(weights) for version, weights in self.weights.items()}
         loaded.bind(self.weights[0])
@@ -134,16 +134,21 @@ class Cases:
         """A cheap first look: two own draws of the first variant."""
         return self.timed()[:2]
 
-    def unseen(self) -> list[Case | dict[str, Tensor]]:
-        """For timed calls: own draws of the first variant that no other list holds. The first is a case, of the others there are only inputs,
-        where kernels run: what a call on them takes says whether a kernel computes its answers or remembers them. None where scalars vary
-        from call to call (a slot is captured anew for those, on its data) or the memory is short."""
-        signature = self.loaded.task.variants[0]
+    def unseen(self) -> dict[str, list[Case | dict[str, Tensor]]]:
+        """For timed calls, by mode: own draws of the first variant that no other list holds. The first is a case, of the others there are
+        only inputs, where kernels run: what a call on them takes says whether a kernel computes its answers or remembers them. None
+        where scalars vary from call to call (a slot is captured anew for those, on its data) or the memory is short."""
         if self._unseen is None:
+            self._unseen, signature = {}, self.loaded.task.variants[0]
+            known = dict(zip(MODES, self._group(0, OWN, version=0)[-len(MODES) :], strict=True))
             fit = self._limit // _CACHE_SHARE // max(1, sum(s.size_bytes for s in signature.inputs))
-            count = min(_UNSEEN, fit) if fit >= FEWEST_UNSEEN and not any(s.varies for s in signature.scalars) else 0
-            self._unseen = [self._place(self.loaded.draw(0, self._seed("unseen", n)).tensors) for n in range(count)]
-        return [self._group(0, OWN, version=0)[-1], *self._unseen] if self._unseen else []
+            for each in () if any(s.varies for s in signature.scalars) else MODES:
+                count = min(_UNSEEN, fit)
+                fit -= count
+                seeds = [self._seed("unseen", each, n) for n in range(count if count >= FEWEST_UNSEEN else 0)]
+                inputs = [self._place(self.loaded.draw(0, seed).tensors) for seed in seeds]
+                self._unseen[each] = [known[each], *inputs] if inputs else []
+        return self._unseen
 
     def regimes(self) -> tuple[str, ...]:
         """Names of the regimes that are valid for the timed variant."""
@@ -216,9 +221,9 @@ class Cases:
         return self.loaded.task.variants[case.variant]
 
     def _known(self, variant: int) -> list[Case]:
-        """Own draws that a kernel meets before it is timed: of the first variant all but one."""
+        """Own draws that a kernel meets before it is timed: of the first variant all but those of `unseen`."""
         cases = self._group(variant, OWN, version=0)
-        return cases if variant else cases[:-1]
+        return cases if variant else cases[: -len(MODES)]
 
     def _group(self, variant: int, regime: str, version: int) -> list[Case]:
         """The cases of one regime with one version of the weights. The second version is checked on one own draw."""

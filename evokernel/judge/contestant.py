@@ -157,6 +157,7 @@ class Seat:
         self.scratch = scratch
         self._key = key
         self._call_us = math.inf  # of the latest turn
+        self._staged: dict[int, Mapping[str, torch.Tensor]] = {}
 
     def bind(self, weights: Mapping[str, torch.Tensor], timeout_s: float) -> float:
         """Put one set of weights in place and have them prepared; microseconds that took."""
@@ -195,6 +196,17 @@ class Seat:
         most = min(_MOST_CALLS, max(slots, int(_TURN_US / (self._call_us + _BESIDE_US))))
         return [(slot + n) % slots for n in range(slots + secrets.randbelow(most - slots + 1))]
 
+    def stage(self, inputs: Mapping[int, Mapping[str, torch.Tensor]], timeout_s: float) -> None:
+        """Have inputs put into these slots in the next warm turn, between the call that warms up and the first timed one, so that the former is on
+        others. The slots have to be filled with those afterwards."""
+        if self.memory.machine.between is None:
+            self._staged = dict(inputs)
+            return
+        for slot, tensors in inputs.items():
+            self.memory.fill_inputs(slot, tensors)
+        self.memory.machine.settle()
+        self.contestant.request({"op": "stage", "plan": self._key, "slots": list(inputs)}, timeout_s)
+
     def turn(self, slots: Sequence[int], mode: str, timeout_s: float) -> list[float]:
         """As `call`, on each of these slots: `cold` with nothing of it in the caches, `warm` after a call that is not timed (`warmed`: that came), on
         poisoned outputs and scratch of a candidate. All of it is done from here on the CPU, for one slot, on a GPU by the process, whose host code
@@ -205,6 +217,8 @@ class Seat:
             return took_us
         if mode == "warm":
             self.call(slots[0], timeout_s)
+            if staged := self._staged.pop(slots[0], None):
+                self.memory.fill_inputs(slots[0], staged)
         if self.scratch:
             self.poison(slots[0])
         if mode == "cold":

@@ -105,12 +105,13 @@ class Funnel:
         limit = _OUT_OF_RACE * rules.incumbent_us if rules.incumbent_us else math.inf
         machine = self.shop.machine
         seconds = machine.race_s * rules.patience
-        cold_s = seconds if score == "cold" else _BESIDE_SHARE * seconds
-        entrant = TimedCandidate(candidate, loaded, self.shop.cases.timed(), self.shop.cases.unseen(), cold_s)
+        other = "warm" if score == "cold" else "cold"
+        entrant = TimedCandidate(
+            candidate, loaded, self.shop.cases.timed(), self.shop.cases.unseen(), {score: seconds, other: _BESIDE_SHARE * seconds}
+        )
         run = partial(race, entrant, steady=machine.steady, placement=machine.placement, ready=entrant.met_enough)
         races = {r.name: run(r, score, seconds=seconds / len(rivals), out_of_race_us=limit) for r in rivals}
         scored = self._mode_timing(score, races, prepares=prepares)
-        other = "warm" if score == "cold" else "cold"
         rival = next(r for r in rivals if r.name == scored.fastest.name) if scored.fastest.live else rivals[0]
         lost = scored.median_us > limit
         beside = run(rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf)

@@ -205,7 +205,7 @@ class GpuMachine:
     """One NVIDIA GPU, the current device. What contestants need is built into the folder `builds`."""
 
     seals = False
-    race_s = 0.5
+    race_s = 0.6
     placement = 0.006  # between starts of two processes: 0.25 to 0.5 % (standard deviation), and nothing where they share their buffers
     slow_start = True
 
@@ -215,7 +215,7 @@ class GpuMachine:
         from ..targets.cuda import build_wipe
 
         sweep_bytes = max(_L2_TIMES * device.l2_bytes, 64 << 20)
-        self.between: Json = encode(Between(sweep_bytes, build_wipe(builds, device), device.smem_per_block))
+        self.between: Json = encode(Between(sweep_bytes, build_wipe(builds, device)))
         self._watch = ClockWatch(cuda_checked(runtime.cudaDeviceGetPCIBusId(32, 0)).decode().strip("\0"))
         self._clocks = self._watch.look()
 

@@ -47,7 +47,7 @@ def measure(device: Device) -> Roofline:
 def _median_us(action: Callable[[], object], where: str) -> float:
     if where == "cuda":
         stream = torch.cuda.current_stream()
-        return statistics.median([timed([(None, action)], stream)[0] for _ in range(_REPEATS)][1:])
+        return statistics.median([timed([(list, action)], stream)[0] for _ in range(_REPEATS)][1:])
     times = []
     for _ in range(_REPEATS):
         start = time.perf_counter_ns()

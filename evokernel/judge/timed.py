@@ -11,12 +11,12 @@ import random
 import secrets
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from ..records import Status
+from ..records import MODES, Status
 from .candidate import Candidate, Loaded
 from .cases import FEWEST_UNSEEN, Case
 from .contestant import Failure
@@ -36,6 +36,9 @@ UNREPEATABLE = (
 )
 
 
+Inputs = Mapping[str, torch.Tensor]
+
+
 def _by_unseen() -> dict[bool, list[float]]:
     return {True: [], False: []}
 
@@ -49,16 +52,69 @@ class _Group:
     turns: dict[bool, list[float]] = field(default_factory=_by_unseen)
 
 
+class _Unseen:
+    """Inputs that a kernel's process has not met yet (see Cases.unseen), each for one secretly chosen call of a race in one mode.
+
+    Args:
+        seconds: they are spread over so much time from the first call on: a kernel may behave for a while.
+    """
+
+    def __init__(self, inputs: Sequence[Case | Inputs], seconds: float, secret: random.Random) -> None:
+        self._secret = secret
+        self._left = secret.sample(inputs, len(inputs))
+        self._wanted = min(FEWEST_UNSEEN, len(inputs))
+        self._due_s = sorted(secret.uniform(0, seconds) for _ in inputs)
+        self._began_s: float | None = None
+        self._next: list[Case | Inputs | None] = []  # for the next calls: unseen inputs among known ones (None)
+        self._groups: list[_Group] = []
+
+    def take(self, slots: Sequence[int]) -> dict[int, Case | Inputs | None]:
+        """When it is time: which of these slots get unseen inputs, and which what they hold (None), filled in anew, so that only the inputs
+        differ."""
+        now_s = time.monotonic()
+        self._began_s = now_s if self._began_s is None else self._began_s
+        if not self._next and self._left and now_s - self._began_s >= self._due_s[0]:
+            self._due_s.pop(0)
+            self._next = self._secret.sample([self._left.pop(), *[None] * _CONTROLS], _CONTROLS + 1)
+            self._groups.append(_Group())
+        return {slot: self._next.pop() for slot in slots if self._next}
+
+    def took(self, calls_us: Mapping[int, float], turn_us: float, new: Mapping[int, Case | Inputs | None]) -> None:
+        """What the calls on the slots of `take` took, and all first calls of their turn."""
+        for slot, case in new.items():
+            self._groups[-1].calls[case is not None].append(calls_us[slot])
+        if new:
+            self._groups[-1].turns[any(case is not None for case in new.values())].append(turn_us)
+
+    def enough(self) -> bool:
+        """Whether enough calls were on unseen inputs, the one whose answer is known among them."""
+        return len(self._groups) >= self._wanted and not self._next and not any(isinstance(case, Case) for case in self._left)
+
+    def slower(self, *, all_of_a_half: bool) -> float:
+        """How many times as long calls on unseen inputs take, where that is clear in the earlier or the later half of them (what is to pay
+        off is done in one of these at least): in all of a half, or in half of it. 1 where it is not."""
+        for measured in ([g.calls for g in self._groups], [g.turns for g in self._groups]):
+            ratios = [m[True][0] / statistics.median(m[False]) for m in measured if m[True] and m[False]]
+            if len(ratios) < FEWEST_UNSEEN:
+                continue
+            middle = len(ratios) // 2
+            for half in (ratios[:middle], ratios[middle:]):
+                if sorted(half)[0 if all_of_a_half else len(half) // 2] > _SLOWER:
+                    return statistics.median(half)
+        return 1.0
+
+
 class TimedCandidate:
     """A candidate in a race: rotates slots and input sets, and has secretly chosen calls, and the fastest, verified in full.
 
     Args:
-        unseen: inputs that its process has not met yet (see Cases.unseen), each for one secretly chosen call.
-        seconds: they are spread over so much time from the first cold call on: a kernel may behave for a while.
+        unseen: inputs that its process has not met yet, by the mode of the race that they are for.
+        seconds: how long that race takes.
     """
 
     def __init__(
-        self, candidate: Candidate, loaded: Loaded, cases: list[Case], unseen: Sequence[Case | dict[str, torch.Tensor]] = (), seconds: float = 0.0
+        self, candidate: Candidate, loaded: Loaded, cases: list[Case], unseen: Mapping[str, Sequence[Case | Inputs]] | None = None,
+        seconds: Mapping[str, float] | None = None,
     ) -> None:
         self._candidate = candidate
         self._loaded = loaded
@@ -69,13 +125,8 @@ class TimedCandidate:
         self._seen: dict[int, dict[str, torch.Tensor]] = {}
         self.verified = 0
         self._secret = random.Random(secrets.randbits(64))
-        self._unseen = self._secret.sample(unseen, len(unseen))
-        self._wanted = min(FEWEST_UNSEEN, len(unseen))
-        self._turns: dict[str, list[list[float]]] = {"cold": [], "warm": []}
-        self._due_s = sorted(self._secret.uniform(0, seconds) for _ in unseen)
-        self._began_s: float | None = None
-        self._next: list[Case | dict[str, torch.Tensor] | None] = []  # for the next calls: unseen inputs among known ones (None)
-        self._groups: list[_Group] = []
+        self._turns: dict[str, list[list[float]]] = {mode: [] for mode in MODES}
+        self._unseen = {mode: _Unseen((unseen or {}).get(mode, ()), (seconds or {}).get(mode, 0.0), self._secret) for mode in MODES}
 
     def run(self, mode: str) -> list[float]:
         """The timed calls of one turn (see timing.Entrant); raises Failure when a verified one is wrong."""
@@ -89,17 +140,17 @@ class TimedCandidate:
                 self._held[slot] = case_index
         if self._candidate.shop.machine.seals:
             seat.ready(slots[0], limit_s)
-        # Not in warm calls: the one that warms up would show them. Nor in the first of several: the GPU changes over to its process then.
-        new = self._fill_new({slot: cases[slot] for slot in [*cases][1:] or cases}) if mode == "cold" else {}
+        unseen = self._unseen[mode]
+        # Not in the first of several calls: the GPU changes over to its process then.
+        new = unseen.take([*cases][1:] or [*cases])
+        self._put(new, cases, mode)
         if any(isinstance(case, Case) for case in new.values()):
             del slots[len(cases) :]  # what can be compared is then the first call on them
         took_us = seat.turn(slots, mode, limit_s)
         self._turns[mode].append(took_us)
+        first_us = dict(zip(cases, took_us, strict=False))
         last_us = dict(zip(slots[-len(cases) :], took_us[-len(cases) :], strict=True))  # of each slot: its outputs are still there
-        for slot, case in new.items():
-            self._groups[-1].calls[case is not None].append(took_us[slots.index(slot)])
-        if new:
-            self._groups[-1].turns[any(c is not None for c in new.values())].append(sum(took_us[: len(cases)]))
+        unseen.took(first_us, sum(first_us.values()), new)
         chosen = self._secret.choice(slots) if self._secret.random() < _VERIFY_SHARE else None
         for slot, elapsed_us in last_us.items():
             if isinstance(case := new.get(slot), Case):
@@ -109,28 +160,24 @@ class TimedCandidate:
                 self._verify(slot, cases[slot])
         return took_us
 
-    def _fill_new(self, cases: dict[int, int]) -> dict[int, Case | dict[str, torch.Tensor] | None]:
-        """When it is time, put inputs that its process has not met into one of these slots, and into those of the calls around it (None) what they
-        hold, so that only the inputs differ."""
-        now_s = time.monotonic()
-        self._began_s = now_s if self._began_s is None else self._began_s
-        if not self._next and self._unseen and now_s - self._began_s >= self._due_s[0]:
-            self._due_s.pop(0)
-            self._next = self._secret.sample([self._unseen.pop(), *[None] * _CONTROLS], _CONTROLS + 1)
-            self._groups.append(_Group())
-        found = {slot: self._next.pop() for slot in cases if self._next}
-        for slot, new in found.items():
-            case = self._cases[cases[slot]] if new is None else new
-            self._loaded.seat.memory.fill_inputs(slot, case.placed_inputs if isinstance(case, Case) else case)
-            if new is not None:
+    def _put(self, new: Mapping[int, Case | Inputs | None], cases: Mapping[int, int], mode: str) -> None:
+        """Put what is new into its slots: for warm calls when the one that warms up, on what the slot holds, has passed."""
+        seat, given = self._loaded.seat, {}
+        for slot, case in new.items():
+            held = self._cases[cases[slot]].placed_inputs
+            given[slot] = held if case is None else case.placed_inputs if isinstance(case, Case) else case
+            if case is not None:
                 del self._held[slot]
-        return found
+        if given and mode == "warm":
+            seat.stage(given, self._candidate.call_limit_s)
+            given = {slot: self._cases[cases[slot]].placed_inputs for slot in new}
+        for slot, inputs in given.items():
+            seat.memory.fill_inputs(slot, inputs)
 
     def met_enough(self, mode: str) -> bool:
-        """Whether a race in this mode may end: enough calls were on unseen inputs, the one whose answer is known among them. Steady races would be
-        over before that, and to go on afterwards would be another phase, in which a kernel could behave."""
-        known_left = any(isinstance(u, Case) for u in self._unseen)
-        return mode != "cold" or (len(self._groups) >= self._wanted and not known_left and not self._next)
+        """Whether a race in this mode may end: enough calls were on unseen inputs. Steady races would be over before that, and to go on
+        afterwards would be another phase, in which a kernel could behave."""
+        return self._unseen[mode].enough()
 
     def computes(self) -> None:
         """Raises:
@@ -141,15 +188,9 @@ class TimedCandidate:
             raise Failure(Status.CHEATING, f"one of several calls takes {more:.1f} us longer than the others ({middle:.1f} us): it does their work")
         if (times := first_over_again(self._turns["cold"], SLOTS, _FIRST_US)) > _SLOWER:  # warm ones have met all by the call that warms up
             raise Failure(Status.CHEATING, f"takes {times:.2f} times as long {REMEMBERS}")
-        for measured in ([g.calls for g in self._groups], [g.turns for g in self._groups]):
-            ratios = [m[True][0] / statistics.median(m[False]) for m in measured if m[True] and m[False]]
-            if len(ratios) < FEWEST_UNSEEN:
-                continue
-            middle_one = len(ratios) // 2
-            for half in (ratios[:middle_one], ratios[middle_one:]):  # what is to pay off is done in one of them at least
-                # On a GPU half have to be slower. A CPU may be busy with other things half of the time: there all have to.
-                if sorted(half)[0 if self._candidate.shop.machine.seals else len(half) // 2] > _SLOWER:
-                    raise Failure(Status.CHEATING, f"takes {statistics.median(half):.2f} times as long {REMEMBERS}")
+        for unseen in self._unseen.values():  # a CPU may be busy with other things half of the time
+            if (times := unseen.slower(all_of_a_half=self._candidate.shop.machine.seals)) > 1:
+                raise Failure(Status.CHEATING, f"takes {times:.2f} times as long {REMEMBERS}")
 
     def _verify(self, slot: int, case_index: int) -> None:
         self.verified += 1

@@ -9,6 +9,7 @@ from .run import Attempt, Kernel, Placement, Proposal, Reply
 from .task import (
     FLOATING,
     ITEMSIZE_BYTES,
+    MODES,
     Config,
     Device,
     Domain,
@@ -43,8 +44,8 @@ from .verdict import (
 )
 
 __all__ = [
-    "FLOATING", "ITEMSIZE_BYTES", "PROTOCOL", "Admission", "Attempt", "BaselineTime", "BatchCandidate", "BatchOutcome", "Bounds", "Config",
-    "Device", "Domain", "Environment", "ErrorRow", "Interval", "Kernel", "ModeTiming", "Number", "Options", "Placement", "Precision", "Proposal",
-    "Reply", "Resources", "Role", "Scalar", "ScalarSpec", "Screen", "Signature", "Status", "Task", "TaskFile", "TensorSpec", "Timing", "Verdict",
-    "config_key", "contiguous_stride", "digest", "unjudged",
+    "FLOATING", "ITEMSIZE_BYTES", "MODES", "PROTOCOL", "Admission", "Attempt", "BaselineTime", "BatchCandidate", "BatchOutcome", "Bounds",
+    "Config", "Device", "Domain", "Environment", "ErrorRow", "Interval", "Kernel", "ModeTiming", "Number", "Options", "Placement", "Precision",
+    "Proposal", "Reply", "Resources", "Role", "Scalar", "ScalarSpec", "Screen", "Signature", "Status", "Task", "TaskFile", "TensorSpec", "Timing",
+    "Verdict", "config_key", "contiguous_stride", "digest", "unjudged",
 ]  # fmt: skip

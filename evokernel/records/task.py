@@ -15,6 +15,7 @@ ITEMSIZE_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 FLOATING = ("float64", "float32", "float16", "bfloat16")
+MODES = ("cold", "warm")  # what a call is timed on: caches that hold nothing of it, or what the same call left there
 
 
 class Role(StrEnum):
@@ -170,7 +171,7 @@ class Options:
     tolerance_units: float | None = None
 
     def __post_init__(self) -> None:
-        if self.score not in ("cold", "warm"):
+        if self.score not in MODES:
             raise ValueError(f"score must be 'cold' or 'warm', not {self.score!r}")
 
 

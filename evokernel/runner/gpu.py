@@ -64,7 +64,6 @@ class Between:
 
     sweep_bytes: int
     wipe: Artifact
-    shared_bytes: int
 
 
 class Cleaner:
@@ -74,20 +73,23 @@ class Cleaner:
     """
 
     def __init__(self, between: Between) -> None:
-        self._program, self._shared_bytes = CudaProgram(between.wipe), between.shared_bytes
+        self._program = CudaProgram(between.wipe)
         self._cells = torch.zeros(between.sweep_bytes // 8, dtype=torch.int64, device="cuda")
         self._sum = torch.zeros((), dtype=torch.int64, device="cuda")
         self.before("cold", list)  # the first loads its kernels
         torch.cuda.synchronize()
 
-    def before(self, mode: str, call: Callable[[], object], poison: Callable[[], object] = list) -> None:
-        """All that comes before a timed call, `cold` or `warm`: for a warm one the same call (not where it is `warmed`), `poison`, the cleaning."""
+    def before(self, mode: str, call: Callable[[], object], fill: Callable[[], object] = list) -> None:
+        """All that comes before a timed call, `cold` or `warm`: for a warm one the same call (not where it is `warmed`), `fill`, the cleaning.
+        Nothing comes before others ("")."""
+        if not mode:
+            return
         cold = mode == "cold"
         if mode == "warm":
             call()
-        poison()
+        fill()
         self._program.use_stream(torch.cuda.current_stream().cuda_stream)
-        self._program.launch(0, [], [secrets.randbits(32), self._shared_bytes, _WIPE_CYCLES if cold else _HOLD_CYCLES])
+        self._program.launch(0, [], [secrets.randbits(32), _WIPE_CYCLES if cold else _HOLD_CYCLES])
         if cold:
             torch.sum(self._cells, 0, out=self._sum)
 
@@ -115,7 +117,7 @@ class GraphedCall:
         self._graph.replay()
 
 
-Calls = Iterable[tuple[Callable[[], object] | None, Callable[[], object]]]
+Calls = Iterable[tuple[Callable[[], object], Callable[[], object]]]
 
 
 def timed(calls: Calls, stream: torch.cuda.Stream) -> list[float]:
@@ -124,8 +126,7 @@ def timed(calls: Calls, stream: torch.cuda.Stream) -> list[float]:
     spans, took_us = [], []
     with torch.cuda.stream(stream):
         for before, call in calls:
-            if before is not None:
-                before()
+            before()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record(stream)
             call()

@@ -32,10 +32,12 @@ class LoadedPlan:
     """One plan with its program and its buffers, callable slot by slot."""
 
     def __init__(
-        self, plan: Plan, program: targets.Program, specs: dict[str, TensorSpec], windows: list[AnyWindow], scrub: Callable[[], object]
+        self, plan: Plan, program: targets.Program, specs: dict[str, TensorSpec], windows: list[AnyWindow], scrub: Callable[[], object] = list,
+        cleaner: Cleaner | None = None,
     ) -> None:
         self._plan = plan
         self._scrub = scrub
+        self._cleaner = cleaner
         self._device = "cuda" if plan.target == "cuda" else "cpu"
         self._graphs: dict[int, GraphedCall] = {}
         self._program = program
@@ -48,6 +50,8 @@ class LoadedPlan:
         slots = {int(name.rpartition(SLOT_MARK)[2]) for name in self._windows if SLOT_MARK in name}
         # By slot: outputs, scratch. The first window holds inputs and weights.
         self._written = {s: [_bytes_of(window, s) for window in windows[1:]] for s in slots} if self._stream else {}
+        self._inputs = {s: _bytes_of(windows[0], s) for s in slots} if self._stream else {}
+        self._staged: dict[int, list[torch.Tensor]] = {}
         self._calls = {slot: self._compiled(plan.steps, slot) for slot in slots}
         self._prepare = self._compiled(plan.prepare, None)
         self._persisted = [b.name for b in plan.buffers if b.kind == "persist"]
@@ -64,30 +68,39 @@ class LoadedPlan:
         for name in self._persisted:
             self._windows[name].protect(name, writable=False)
 
-    def call(self, slots: Sequence[int], mode: str = "", poison: Sequence[int] = (), cleaner: Cleaner | None = None) -> list[float]:
+    def call(self, slots: Sequence[int], mode: str = "", poison: Sequence[int] = ()) -> list[float]:
         """Everything a call of the module does, on the buffers of each of these slots. On a GPU their graphs, and what they took (see gpu.timed).
 
         Args:
-            mode: `cold` or `warm`, for what the `cleaner` does before each call, off the clock (GPU only); nothing for "".
+            mode: `cold` or `warm`, for what the cleaner does before each call, off the clock (GPU only); nothing for "".
             poison: bytes for the outputs and for the scratch that are filled then, too.
         """
-        if not self._stream or not self._graphs:
+        if not self._stream or not self._graphs or not self._cleaner:
             for slot in slots:
                 self._walk(slot)
             return []
-
-        calls: list[tuple[Callable[[], object] | None, Callable[[], object]]] = []
+        calls: list[tuple[Callable[[], object], Callable[[], object]]] = []
         for n, slot in enumerate(slots):
-            kept = set(slots[:n]) - set(slots[n:])
-            graph = self._graphs[slot]
-            calls.append((partial(cleaner.before, mode, graph, partial(self._poison, kept, poison)) if cleaner and mode else None, graph))
+            fill = partial(self._fill_buffers, slot, set(slots[:n]) - set(slots[n:]), poison)
+            calls.append((partial(self._cleaner.before, mode, self._graphs[slot], fill), self._graphs[slot]))
         return timed(calls, self._stream)
 
-    def _poison(self, done: Collection[int], poison: Sequence[int]) -> None:
-        """Of what calls have written nothing is left but the outputs of the slots that are done, which the judge may look at: otherwise one call
-        could do the work of the next ones, and a call that is not timed that of all."""
-        for slot, buffers in self._written.items() if poison else ():
-            for byte, tensors, kept in zip(poison, buffers, (slot in done, False), strict=True):
+    def stage(self, slots: Sequence[int]) -> None:
+        """Keep the inputs that these slots hold where no kernel finds them. They are put back for the next timed call on each, after the one that
+        warms up, which so is a call on others (GPU only)."""
+        assert self._stream is not None
+        with torch.cuda.stream(self._stream):
+            self._staged = {slot: [tensor.clone() for tensor in self._inputs[slot]] for slot in slots}
+        self._stream.synchronize()  # the judge fills the slots anew
+
+    def _fill_buffers(self, slot: int, done: Collection[int], poison: Sequence[int]) -> None:
+        """Before a timed call on a slot: put its staged inputs back. Of what calls have written leave nothing but the outputs of the slots that
+        are done, which the judge may look at: otherwise one call could do the work of the next ones, and one that is not timed that of all."""
+        for tensor, staged in zip(self._inputs[slot], self._staged.pop(slot, self._inputs[slot]), strict=True):
+            if staged is not tensor:
+                tensor.copy_(staged)
+        for written, buffers in self._written.items() if poison else ():
+            for byte, tensors, kept in zip(poison, buffers, (written in done, False), strict=True):
                 for tensor in () if kept else tensors:
                     tensor.fill_(byte)
 
@@ -196,9 +209,11 @@ class Runner:
         op = request["op"]
         if op == "run":
             plan = self._plans[request["plan"]]
-            return {"device_us": plan.call(request["slots"], request["mode"], request["poison"], self._cleaner)}
+            return {"device_us": plan.call(request["slots"], request["mode"], request["poison"])}
         if op == "prime":
             self._plans[request["plan"]].prime(request["slot"])
+        elif op == "stage":
+            self._plans[request["plan"]].stage(request["slots"])
         elif op == "ready":
             self._plans[request["plan"]].ready(request["slot"])
         elif op == "bind":
@@ -230,7 +245,7 @@ class Runner:
         specs = {spec.name: spec for spec in (decode(TensorSpec, s) for s in request["specs"])}
         windows = [self._window(window, fds) for window in request["windows"]]
         program = targets.get(plan.target).load(decode(targets.Artifact, request["artifact"]))
-        loaded = self._plans[request["plan"]] = LoadedPlan(plan, program, specs, windows, self._scrub)
+        loaded = self._plans[request["plan"]] = LoadedPlan(plan, program, specs, windows, self._scrub, self._cleaner)
         return {"ranges": loaded.ranges}
 
     def _window(self, window: Message, fds: list[int]) -> AnyWindow:

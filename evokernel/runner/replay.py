@@ -71,7 +71,7 @@ def main() -> None:
     program = CudaProgram(job.artifact)
     stream = torch.cuda.Stream()
     with torch.no_grad(), torch.cuda.stream(stream):
-        loaded = LoadedPlan(job.plan, program, {s.name: s for s in job.specs}, [buffers], lambda: None)
+        loaded = LoadedPlan(job.plan, program, {s.name: s for s in job.specs}, [buffers])
         loaded.bind()  # on a stream of the plan's own, and waited for
         program.use_stream(stream.cuda_stream)
         loaded.call([0])

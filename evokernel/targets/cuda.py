@@ -96,8 +96,8 @@ class CudaTarget:
 
 
 def build_wipe(directory: Path, device: Device) -> Artifact:
-    """The kernel that empties the shared memory of a whole device (runner/wipe.cu): launch 0 takes a word to fill it with, its bytes, and the cycles
-    that each block stays.
+    """The kernel that empties the shared memory of a whole device (runner/wipe.cu): launch 0 takes a word to fill it with, and the cycles that each
+    block stays.
 
     Raises:
         JudgeError: it does not compile.
@@ -112,7 +112,7 @@ def build_wipe(directory: Path, device: Device) -> Artifact:
             (work / cubin.name).write_bytes(made.cubin)
             (work / cubin.name).replace(cubin)
     grid = Grid((device.sm_count, 1, 1), (1024, 1, 1), device.smem_per_block)
-    return Artifact(str(cubin), "", Resources(), (codec.dumps(CudaLaunch("wipe", "III", grid, device.smem_per_block)),))
+    return Artifact(str(cubin), "", Resources(), (codec.dumps(CudaLaunch("wipe", "II", grid, device.smem_per_block)),))
 
 
 def described(architecture: str) -> Device:

@@ -59,6 +59,25 @@ class WorksAhead(Kernel):
         return max(QUICK_US, len(new) * HONEST_US)
 
 
+class RemembersTheCallBefore(Kernel):
+    """And only that, in a place that cold calls find empty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest = ""
+
+    def call(self, held: dict[int, str], slot: int) -> float:
+        before, self.latest = self.latest, held[slot]
+        return QUICK_US if before == held[slot] else HONEST_US
+
+
+class RemembersWhenWarm(Remembers):
+    """As long as nothing empties the caches; then it has to meet all again."""
+
+    def cold_call_comes(self) -> None:
+        self.known.clear()
+
+
 class RemembersWithinATurn(Remembers):
     """All is gone when others have been on the GPU."""
 
@@ -108,9 +127,13 @@ class FakeSeat(Seat):
         self.kernel, self.clock, self.rng = kernel, clock, rng
         self.memory = cast(Any, SimpleNamespace(slots=3, machine=SimpleNamespace(between={}), fill_inputs=self.fill, same_outputs=self.right))
         self._call_us = math.inf
+        self.later: dict[int, str] = {}
 
     def fill(self, slot: int, inputs: str) -> None:
         self.held[slot] = inputs
+
+    def stage(self, inputs: Any, timeout_s: float) -> None:
+        self.later = dict(inputs)
 
     def right(self, slot: int, expected: object) -> bool:
         return slot not in self.kernel.wrong
@@ -119,8 +142,12 @@ class FakeSeat(Seat):
         getattr(self.kernel, "turn_begins", int)()
         took_us = []
         for slot in slots:
-            for _ in range(1 + (mode == "warm")):
-                us = self.kernel.call(self.held, slot)
+            if mode == "cold":
+                getattr(self.kernel, "cold_call_comes", int)()
+            else:
+                self.kernel.call(self.held, slot)
+                self.held[slot] = self.later.pop(slot, self.held[slot])
+            us = self.kernel.call(self.held, slot)
             took_us.append(us * (1 + abs(self.rng.gauss(0, 0.004))))
         self.clock[0] += 0.0005 + (sum(took_us) + 100 * len(slots)) * 1e-6
         self._call_us = statistics.median(took_us)
@@ -160,8 +187,9 @@ def raced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Kernel, int], R
             fill=lambda loaded, slot, case: seat.fill(slot, case.name),
         )  # fmt: skip
         loaded = SimpleNamespace(seat=seat, build=SimpleNamespace(plan=SimpleNamespace(nondeterministic=False)))
-        unseen = cast(Any, [Known("answer known"), *(f"unseen {n}" for n in range(11))])
-        entrant = TimedCandidate(cast(Candidate, candidate), cast(Loaded, loaded), [Known(f"case {n}") for n in range(3)], unseen, 0.5)
+        unseen = cast(Any, {mode: [Known(f"known, {mode}"), *(f"unseen {n}, {mode}" for n in range(11))] for mode in ("cold", "warm")})
+        known, seconds = [Known(f"case {n}") for n in range(3)], {"cold": 0.5, "warm": 0.2}
+        entrant = TimedCandidate(cast(Candidate, candidate), cast(Loaded, loaded), known, unseen, seconds)
         found = race(entrant, Rival(other), "cold", seconds=0.5, ready=entrant.met_enough)
         race(entrant, Rival(other), "warm", seconds=0.2, ready=entrant.met_enough)
         entrant.computes()
@@ -175,7 +203,12 @@ def test_honest_kernels_pass(raced: Callable[[Kernel, int], Race]) -> None:
         assert raced(Kernel(), seed).speedup.mid == pytest.approx(1.0, rel=0.01)
 
 
-@pytest.mark.parametrize("cheat", [Remembers, WorksAhead, RemembersWithinATurn, Guesses, ComputesThenGuesses, GuessesAtFirstSight])
+CHEATS = [
+    Remembers, WorksAhead, RemembersTheCallBefore, RemembersWhenWarm, RemembersWithinATurn, Guesses, ComputesThenGuesses, GuessesAtFirstSight,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
 def test_kernels_that_keep_something_do_not(raced: Callable[[Kernel, int], Race], cheat: type[Kernel]) -> None:
     caught = 0
     for seed in range(TRIES):

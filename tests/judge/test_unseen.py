@@ -49,10 +49,10 @@ def shop(own_folders: Path) -> Iterator[Workshop]:
 def entrant(shop: Workshop) -> Iterator[Callable[..., TimedCandidate]]:
     candidates: list[Candidate] = []
 
-    def made(before: str, unseen: list[Case | dict[str, torch.Tensor]], seconds: float = 0.0) -> TimedCandidate:
+    def made(before: str, unseen: list[Case | dict[str, torch.Tensor]], seconds: float = 0.0, mode: str = "cold") -> TimedCandidate:
         candidate = Candidate(shop, make_kernel(SOFTMAX.format(before=before), "cpp"), 20.0)
         candidates.append(candidate)
-        return TimedCandidate(candidate, candidate.load(candidate.build(0, None)), shop.cases.timed(), unseen, seconds)
+        return TimedCandidate(candidate, candidate.load(candidate.build(0, None)), shop.cases.timed(), {mode: unseen}, {mode: seconds})
 
     yield made
     for candidate in candidates:
@@ -61,19 +61,20 @@ def entrant(shop: Workshop) -> Iterator[Callable[..., TimedCandidate]]:
 
 def test_they_are_met_nowhere_else() -> None:
     cases = Cases(load_task(TASK), master_seed=3)
-    known, *inputs = cases.unseen()
-    assert isinstance(known, Case) and known not in cases.correctness() and known not in cases.timed()
-    draws = [known.placed_inputs, *(c.placed_inputs for c in cases.correctness() if not c.variant), *inputs]
-    assert len({float(d["x"].double().sum()) for d in draws if isinstance(d, dict)}) == len(draws) and len(inputs) >= 3
+    unseen = cases.unseen()
+    assert list(unseen) == ["cold", "warm"] and [sum(isinstance(u, Case) for u in found) for found in unseen.values()] == [1, 1]
+    everything = [*unseen["cold"], *unseen["warm"], *(c for c in cases.correctness() if not c.variant)]
+    draws = [u.placed_inputs if isinstance(u, Case) else u for u in everything]
+    assert len({float(d["x"].double().sum()) for d in draws}) == len(draws) and min(map(len, unseen.values())) >= 7
 
 
 def test_slower_on_what_it_has_not_met_is_remembering(shop: Workshop, entrant: Callable[..., TimedCandidate]) -> None:
     x = shop.cases.timed()[0].placed_inputs["x"].clone()
     x.view(-1)[0] = MARK
-    for before, remembers in ((AGAIN, True), ("", False)):
-        timed = entrant(before, [{"x": x}] * 7)
+    for before, mode, remembers in ((AGAIN, "cold", True), (AGAIN, "warm", True), ("", "cold", False), ("", "warm", False)):
+        timed = entrant(before, [{"x": x}] * 7, mode=mode)
         for _ in range(60):
-            timed.run("cold")
+            timed.run(mode)
         if not remembers:
             timed.computes()
             continue
@@ -97,11 +98,12 @@ def test_a_race_does_not_end_before_enough_was_met(shop: Workshop, entrant: Call
 
 
 def test_a_guess_on_what_it_has_not_met_is_wrong(shop: Workshop, entrant: Callable[..., TimedCandidate]) -> None:
-    known = shop.cases.unseen()[0]
-    assert isinstance(known, Case)
-    first = float(known.placed_inputs["x"].view(-1)[0])
-    timed = entrant(f"if (x[0] == {first!r}f) {{ out[0] = 0; return; }}", [known])
-    with pytest.raises(Failure) as failure:
-        for _ in range(60):
-            timed.run("cold")
-    assert failure.value.status is Status.MISMATCH
+    for mode, unseen in shop.cases.unseen().items():
+        known = unseen[0]
+        assert isinstance(known, Case)
+        first = float(known.placed_inputs["x"].view(-1)[0])
+        timed = entrant(f"if (x[0] == {first!r}f) {{ out[0] = 0; return; }}", [known], mode=mode)
+        with pytest.raises(Failure) as failure:
+            for _ in range(60):
+                timed.run(mode)
+        assert failure.value.status is Status.MISMATCH

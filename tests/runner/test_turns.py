@@ -1,6 +1,7 @@
 """What a runner leaves between the timed calls of one turn on a GPU. The filling itself is the same on any device, and is tried here on the CPU's."""
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import cast
@@ -20,21 +21,39 @@ from evokernel.targets.cuda_program import CudaProgram
 def test_only_outputs_that_are_done_survive_from_call_to_call() -> None:
     plan = LoadedPlan.__new__(LoadedPlan)
     plan._written = {slot: [[torch.zeros(4, dtype=torch.uint8)], [torch.zeros(2, dtype=torch.uint8)] * 2] for slot in range(3)}
-    plan._poison([], (7, 9))
+    plan._inputs, plan._staged = {0: []}, {}
+    plan._fill_buffers(0, [], (7, 9))
     assert [plan._written[s][0][0].tolist() for s in range(3)] == [[7] * 4] * 3
     for slot in range(3):  # each call writes all that it can reach
         for buffers in plan._written.values():
             for tensor in (*buffers[0], *buffers[1]):
                 tensor.fill_(100 + slot)
-        plan._poison(range(slot + 1), (7, 9))
+        plan._fill_buffers(0, range(slot + 1), (7, 9))
         assert [int(plan._written[s][0][0][0]) for s in range(3)] == [100 + slot if s <= slot else 7 for s in range(3)]
         assert {int(t[0]) for buffers in plan._written.values() for t in buffers[1]} == {9}
 
 
 def test_without_poison_nothing_is_touched() -> None:
     plan = LoadedPlan.__new__(LoadedPlan)
-    plan._written = {0: []}
-    plan._poison([0], ())
+    plan._inputs, plan._staged, plan._written = {0: []}, {}, {0: []}
+    plan._fill_buffers(0, [0], ())
+
+
+def test_staged_inputs_come_once_and_after_the_call_that_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is a call on what the slot held before. The stream is a double."""
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(main, "timed", lambda calls, stream: [(before(), call()) and 1.0 for before, call in calls])
+    plan, met = LoadedPlan.__new__(LoadedPlan), []
+    plan._stream = cast(torch.cuda.Stream, SimpleNamespace(synchronize=int))
+    plan._inputs, plan._written, plan._staged = {s: [torch.full((2,), s, dtype=torch.uint8)] for s in range(3)}, {}, {}
+    plan._graphs = {s: partial(lambda s: met.append((s, int(plan._inputs[s][0][0]))), s) for s in range(3)}  # type: ignore[misc]
+    plan._cleaner = cast(Cleaner, SimpleNamespace(before=lambda mode, call, fill: (call(), fill())))
+    for slot in (1, 2):
+        plan._inputs[slot][0].fill_(10 + slot)
+    plan.stage([1, 2])
+    plan._inputs[1][0].fill_(1)
+    plan.call([0, 1, 2, 0, 1], "warm", (7, 9))
+    assert met == [(0, 0), (0, 0), (1, 1), (1, 11), (2, 12), (2, 12), (0, 0), (0, 0), (1, 11), (1, 11)]
 
 
 def seat(between: object) -> Seat:
@@ -57,11 +76,11 @@ def test_a_turn_is_a_number_of_calls_that_nobody_foresees() -> None:
 def test_a_slot_that_is_called_again_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[set[int]] = []
     monkeypatch.setattr(main, "timed", lambda calls, stream: [before() for before, _ in calls])
-    cleaner = cast(Cleaner, SimpleNamespace(before=lambda mode, call, poison: poison()))
     plan = LoadedPlan.__new__(LoadedPlan)
+    plan._cleaner = cast(Cleaner, SimpleNamespace(before=lambda mode, call, fill: fill()))
     plan._stream, plan._graphs = object(), dict.fromkeys(range(3), int)  # type: ignore[assignment,arg-type]
-    monkeypatch.setattr(plan, "_poison", lambda done, poison: kept.append(set(done)))
-    plan.call([2, 0, 1, 2, 0], "cold", (7, 9), cleaner)
+    monkeypatch.setattr(plan, "_fill_buffers", lambda slot, done, poison: kept.append(set(done)))
+    plan.call([2, 0, 1, 2, 0], "cold", (7, 9))
     assert kept == [set(), set(), set(), {1}, {1, 2}]
 
 
@@ -84,10 +103,9 @@ def test_what_comes_before_each_timed_call(monkeypatch: pytest.MonkeyPatch) -> N
     """The GPU is a double here: it does what comes before a call, then the call, and writes all down."""
     log: list[str] = []
 
-    def timed(calls: Iterable[tuple[Callable[[], object] | None, Callable[[], object]]], stream: object) -> list[float]:
+    def timed(calls: Iterable[tuple[Callable[[], object], Callable[[], object]]], stream: object) -> list[float]:
         for before, call in calls:
-            if before:
-                before()
+            before()
             call()
         return [1.0, 2.0]
 
@@ -95,16 +113,16 @@ def test_what_comes_before_each_timed_call(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
     monkeypatch.setattr(torch, "sum", lambda *_, out: log.append("sweep"))
     cleaner = Cleaner.__new__(Cleaner)
-    cleaner._shared_bytes, cleaner._cells, cleaner._sum = 4, torch.zeros(1), torch.zeros(())
+    cleaner._cells, cleaner._sum = torch.zeros(1), torch.zeros(())
     cleaner._program = cast(CudaProgram, SimpleNamespace(use_stream=int, launch=lambda *_: log.append("wipe")))
     plan = LoadedPlan.__new__(LoadedPlan)
-    plan._stream, plan._written = object(), {}  # type: ignore[assignment]
+    plan._stream, plan._cleaner = object(), cleaner  # type: ignore[assignment]
     plan._graphs = {slot: partial(log.append, f"call {slot}") for slot in range(3)}  # type: ignore[misc]
-    monkeypatch.setattr(plan, "_poison", lambda done, poison: log.append(f"poison but {[*done]} with {poison}"))
-    assert plan.call([2, 0], "cold", (7, 0), cleaner) == [1.0, 2.0]
+    monkeypatch.setattr(plan, "_fill_buffers", lambda slot, done, poison: log.append(f"poison but {[*done]} with {poison}"))
+    assert plan.call([2, 0], "cold", (7, 0)) == [1.0, 2.0]
     assert log == ["poison but [] with (7, 0)", "wipe", "sweep", "call 2", "poison but [2] with (7, 0)", "wipe", "sweep", "call 0"]
     log.clear()
-    plan.call([1, 2], "warm", (7, 9), cleaner)
+    plan.call([1, 2], "warm", (7, 9))
     assert log == ["call 1", "poison but [] with (7, 9)", "wipe", "call 1", "call 2", "poison but [1] with (7, 9)", "wipe", "call 2"]
     log.clear()
     plan.call([0])
