@@ -35,7 +35,6 @@ UNREPEATABLE = (
     "Fix it, or write `// @nondeterministic` if only the order of additions changes"
 )
 
-
 Inputs = Mapping[str, torch.Tensor]
 
 
@@ -45,8 +44,8 @@ def _by_unseen() -> dict[bool, list[float]]:
 
 @dataclass
 class _Group:
-    """Microseconds of a call on unseen inputs (True) and of those around it (False), and likewise of the first calls on all slots of their turns: an
-    earlier one may have done its work."""
+    """Microseconds of a call on unseen inputs (True) and of those around it (False), and of the first calls on all slots of cold turns likewise:
+    an earlier one may have done its work. (What is staged for a warm call is nowhere before.)"""
 
     calls: dict[bool, list[float]] = field(default_factory=_by_unseen)
     turns: dict[bool, list[float]] = field(default_factory=_by_unseen)
@@ -79,29 +78,27 @@ class _Unseen:
             self._groups.append(_Group())
         return {slot: self._next.pop() for slot in slots if self._next}
 
-    def took(self, calls_us: Mapping[int, float], turn_us: float, new: Mapping[int, Case | Inputs | None]) -> None:
-        """What the calls on the slots of `take` took, and all first calls of their turn."""
+    def took(self, new: Mapping[int, Case | Inputs | None], calls_us: Mapping[int, float], *, ahead: bool) -> None:
+        """What the first calls of a turn took, on the slots of `take` among others. `ahead`: whether one of them can have done another's work."""
         for slot, case in new.items():
             self._groups[-1].calls[case is not None].append(calls_us[slot])
-        if new:
-            self._groups[-1].turns[any(case is not None for case in new.values())].append(turn_us)
+        if new and ahead:
+            self._groups[-1].turns[any(case is not None for case in new.values())].append(sum(calls_us.values()))
 
     def enough(self) -> bool:
         """Whether enough calls were on unseen inputs, the one whose answer is known among them."""
         return len(self._groups) >= self._wanted and not self._next and not any(isinstance(case, Case) for case in self._left)
 
     def slower(self, *, all_of_a_half: bool) -> float:
-        """How many times as long calls on unseen inputs take, where that is clear in the earlier or the later half of them (what is to pay
-        off is done in one of these at least): in all of a half, or in half of it. 1 where it is not."""
+        """How many times as long calls on unseen inputs take at least: all in the earlier or the later half of them, or half of these (what is
+        to pay off is done in one of the halves). 1 where there are too few."""
+        found = [1.0]
         for measured in ([g.calls for g in self._groups], [g.turns for g in self._groups]):
             ratios = [m[True][0] / statistics.median(m[False]) for m in measured if m[True] and m[False]]
-            if len(ratios) < FEWEST_UNSEEN:
-                continue
             middle = len(ratios) // 2
-            for half in (ratios[:middle], ratios[middle:]):
-                if sorted(half)[0 if all_of_a_half else len(half) // 2] > _SLOWER:
-                    return statistics.median(half)
-        return 1.0
+            for half in (ratios[:middle], ratios[middle:]) if len(ratios) >= FEWEST_UNSEEN else ():
+                found.append(sorted(half)[0 if all_of_a_half else len(half) // 2])
+        return max(found)
 
 
 class TimedCandidate:
@@ -126,6 +123,7 @@ class TimedCandidate:
         self.verified = 0
         self._secret = random.Random(secrets.randbits(64))
         self._turns: dict[str, list[list[float]]] = {mode: [] for mode in MODES}
+        self._staged: list[list[float]] = []  # turns with calls that stand apart from their repetitions
         self._unseen = {mode: _Unseen((unseen or {}).get(mode, ()), (seconds or {}).get(mode, 0.0), self._secret) for mode in MODES}
 
     def run(self, mode: str) -> list[float]:
@@ -147,10 +145,10 @@ class TimedCandidate:
         if any(isinstance(case, Case) for case in new.values()):
             del slots[len(cases) :]  # what can be compared is then the first call on them
         took_us = seat.turn(slots, mode, limit_s)
-        self._turns[mode].append(took_us)
+        (self._staged if new and mode == "warm" else self._turns[mode]).append(took_us)
         first_us = dict(zip(cases, took_us, strict=False))
         last_us = dict(zip(slots[-len(cases) :], took_us[-len(cases) :], strict=True))  # of each slot: its outputs are still there
-        unseen.took(first_us, sum(first_us.values()), new)
+        unseen.took(new, first_us, ahead=mode == "cold" and len(cases) > 1)
         chosen = self._secret.choice(slots) if self._secret.random() < _VERIFY_SHARE else None
         for slot, elapsed_us in last_us.items():
             if isinstance(case := new.get(slot), Case):
@@ -162,17 +160,14 @@ class TimedCandidate:
 
     def _put(self, new: Mapping[int, Case | Inputs | None], cases: Mapping[int, int], mode: str) -> None:
         """Put what is new into its slots: for warm calls when the one that warms up, on what the slot holds, has passed."""
-        seat, given = self._loaded.seat, {}
+        held = {slot: self._cases[cases[slot]].placed_inputs for slot in new}
+        put: dict[int, Inputs] = {s: held[s] if case is None else case.placed_inputs if isinstance(case, Case) else case for s, case in new.items()}
+        if put and mode == "warm":
+            self._loaded.seat.stage(put, self._candidate.call_limit_s)
         for slot, case in new.items():
-            held = self._cases[cases[slot]].placed_inputs
-            given[slot] = held if case is None else case.placed_inputs if isinstance(case, Case) else case
+            self._loaded.seat.memory.fill_inputs(slot, held[slot] if mode == "warm" else put[slot])
             if case is not None:
                 del self._held[slot]
-        if given and mode == "warm":
-            seat.stage(given, self._candidate.call_limit_s)
-            given = {slot: self._cases[cases[slot]].placed_inputs for slot in new}
-        for slot, inputs in given.items():
-            seat.memory.fill_inputs(slot, inputs)
 
     def met_enough(self, mode: str) -> bool:
         """Whether a race in this mode may end: enough calls were on unseen inputs. Steady races would be over before that, and to go on
@@ -183,13 +178,12 @@ class TimedCandidate:
         """Raises:
         Failure: calls on inputs that its process, or the turn, had not met before took longer than others, or one call of a turn longer than all.
         """
-        middle, more = uneven(self._turns["cold"] + self._turns["warm"])
+        middle, more = uneven([*self._turns["cold"], *self._turns["warm"], *self._staged])
         if more > _WAKING_US + _UNEVEN * middle:
             raise Failure(Status.CHEATING, f"one of several calls takes {more:.1f} us longer than the others ({middle:.1f} us): it does their work")
-        if (times := first_over_again(self._turns["cold"], SLOTS, _FIRST_US)) > _SLOWER:  # warm ones have met all by the call that warms up
-            raise Failure(Status.CHEATING, f"takes {times:.2f} times as long {REMEMBERS}")
-        for unseen in self._unseen.values():  # a CPU may be busy with other things half of the time
-            if (times := unseen.slower(all_of_a_half=self._candidate.shop.machine.seals)) > 1:
+        for mode in MODES:
+            unseen = self._unseen[mode].slower(all_of_a_half=self._candidate.shop.machine.seals)  # a CPU may be busy with others half of the time
+            if (times := max(unseen, first_over_again(self._turns[mode], SLOTS, _FIRST_US))) > _SLOWER:
                 raise Failure(Status.CHEATING, f"takes {times:.2f} times as long {REMEMBERS}")
 
     def _verify(self, slot: int, case_index: int) -> None:

@@ -23,7 +23,7 @@ STOP_WIDTH = 0.01
 FEW_BLOCKS = 3  # enough to see that a candidate is out of the race
 _LOOKS = 32
 _AFTER_NARROW = 1.25  # blocks are added once the interval is narrow: stopping at that moment would favour lucky ones (1.2 to 1.8 % wrong, not 1)
-PATIENCE = 5  # times the budget after which even fewer than MIN_BLOCKS must do
+PATIENCE = 5  # times the budget after which even fewer than MIN_BLOCKS must do, ready or not
 
 
 class Entrant(Protocol):
@@ -69,13 +69,13 @@ def race(
     candidate: Entrant, baseline: Entrant, mode: str, *, seconds: float, out_of_race_us: float = math.inf, steady: Callable[[], bool] = lambda: True,
     placement: float = 0.0, ready: Callable[[str], bool] = lambda _: True,
 ) -> Race:
-    """Race until the interval has become 1 % wide, the candidate is clearly out of the race, or the time is up.
+    """Race until the interval has become 1 % wide or the time is up, and `ready` says so, or the candidate is clearly out of the race.
 
     Args:
         seconds: budget of wall time, everything between the calls included.
         out_of_race_us: stop early once the candidate's median is above this.
         placement: how far, as a ratio, the places of two processes' buffers in memory move their times; the interval is that much wider.
-        ready: whether a race in this mode whose interval is narrow may end before its time.
+        ready: whether a race in this mode may end.
         steady: whether nothing has disturbed the device since it was asked last; blocks that were disturbed are void, as long as half are not.
     """
     a_us: list[float] = []
@@ -101,11 +101,12 @@ def race(
         found = median_interval(ratios, _PAIRED)
         speedup = Interval(found.low / (1 + placement), found.mid, found.high * (1 + placement))
         used = time.monotonic() - start
-        narrow = blocks >= MIN_BLOCKS and ready(mode) and speedup.high - speedup.low <= STOP_WIDTH * speedup.mid
+        may_end = blocks >= MIN_BLOCKS and ready(mode)
+        narrow = may_end and speedup.high - speedup.low <= STOP_WIDTH * speedup.mid
         lost = blocks >= FEW_BLOCKS and (statistics.median(a_us) > out_of_race_us or used > PATIENCE * seconds)
         if narrow:
             enough = min(enough, _AFTER_NARROW * blocks)
-        if lost or blocks >= enough or (blocks >= MIN_BLOCKS and used >= seconds):
+        if lost or blocks >= enough or (may_end and used >= seconds):
             return Race(tuple(a_us), tuple(b_us), speedup, blocks, void)
 
 

@@ -71,6 +71,18 @@ class RemembersTheCallBefore(Kernel):
         return QUICK_US if before == held[slot] else HONEST_US
 
 
+class RemembersTheCallBeforeLateInATurn(RemembersTheCallBefore):
+    """When calls on unseen inputs have passed."""
+
+    def turn_begins(self) -> None:
+        self.calls = 0
+
+    def call(self, held: dict[int, str], slot: int) -> float:
+        self.calls += 1
+        us = super().call(held, slot)
+        return us if self.calls > 6 else HONEST_US
+
+
 class RemembersWhenWarm(Remembers):
     """As long as nothing empties the caches; then it has to meet all again."""
 
@@ -122,15 +134,18 @@ class GuessesAtFirstSight(Guesses):
 class FakeSeat(Seat):
     """A seat whose process is a rule."""
 
-    def __init__(self, kernel: Kernel, clock: list[float], rng: random.Random) -> None:
+    def __init__(self, kernel: Kernel, clock: list[float], rng: random.Random, between: object) -> None:
         self.held: dict[int, str] = {}
         self.kernel, self.clock, self.rng = kernel, clock, rng
-        self.memory = cast(Any, SimpleNamespace(slots=3, machine=SimpleNamespace(between={}), fill_inputs=self.fill, same_outputs=self.right))
+        self.memory = cast(Any, SimpleNamespace(slots=3, machine=SimpleNamespace(between=between), fill_inputs=self.fill, same_outputs=self.right))
         self._call_us = math.inf
         self.later: dict[int, str] = {}
 
     def fill(self, slot: int, inputs: str) -> None:
         self.held[slot] = inputs
+
+    def ready(self, slot: int, timeout_s: float) -> None:
+        pass
 
     def stage(self, inputs: Any, timeout_s: float) -> None:
         self.later = dict(inputs)
@@ -170,11 +185,11 @@ def raced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Kernel, int], R
     for module in (timed, timing):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
-    def judged(kernel: Kernel, seed: int) -> Race:
+    def judged(kernel: Kernel, seed: int, *, cpu: bool = False) -> Race:
         rng = random.Random(seed)
         monkeypatch.setattr(timed.secrets, "randbits", rng.getrandbits)
         monkeypatch.setattr(timed.secrets, "randbelow", rng.randrange)
-        seat, other = FakeSeat(kernel, clock, rng), FakeSeat(Kernel(), clock, rng)
+        seat, other = (FakeSeat(k, clock, rng, None if cpu else {}) for k in (kernel, Kernel()))
         other.held = dict.fromkeys(range(3), "")
 
         def compare(loaded: object, slot: int, case: object) -> tuple[list[object], dict[str, object]]:
@@ -183,7 +198,7 @@ def raced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Kernel, int], R
             return [], {}
 
         candidate = SimpleNamespace(
-            shop=SimpleNamespace(machine=SimpleNamespace(seals=False)), call_limit_s=5.0, compare=compare, untouched=lambda *_: None,
+            shop=SimpleNamespace(machine=SimpleNamespace(seals=cpu)), call_limit_s=5.0, compare=compare, untouched=lambda *_: None,
             fill=lambda loaded, slot, case: seat.fill(slot, case.name),
         )  # fmt: skip
         loaded = SimpleNamespace(seat=seat, build=SimpleNamespace(plan=SimpleNamespace(nondeterministic=False)))
@@ -204,7 +219,8 @@ def test_honest_kernels_pass(raced: Callable[[Kernel, int], Race]) -> None:
 
 
 CHEATS = [
-    Remembers, WorksAhead, RemembersTheCallBefore, RemembersWhenWarm, RemembersWithinATurn, Guesses, ComputesThenGuesses, GuessesAtFirstSight,
+    Remembers, WorksAhead, RemembersTheCallBefore, RemembersTheCallBeforeLateInATurn, RemembersWhenWarm, RemembersWithinATurn, Guesses,
+    ComputesThenGuesses, GuessesAtFirstSight,
 ]  # fmt: skip
 
 
@@ -218,6 +234,24 @@ def test_kernels_that_keep_something_do_not(raced: Callable[[Kernel, int], Race]
             caught += 1
             assert failure.status in (timed.Status.CHEATING, timed.Status.MISMATCH)
     assert caught == TRIES
+
+
+class Slow(Kernel):
+    """Of 50 ms a call, so that a race holds few."""
+
+    def call(self, held: dict[int, str], slot: int) -> float:
+        return 2500 * super().call(held, slot)
+
+
+class SlowAndRemembers(Slow, Remembers):
+    pass
+
+
+def test_slow_kernels_meet_enough_as_well(raced: Callable[..., Race]) -> None:
+    for seed in range(TRIES):
+        assert raced(Slow(), seed, cpu=True).speedup.mid == pytest.approx(1 / 2500, rel=0.01)
+        with pytest.raises(Failure, match="times as long on inputs that it has not met"):
+            raced(SlowAndRemembers(), seed, cpu=True)
 
 
 def test_steady_races_end_early_but_not_before_unseen_inputs_were_met(raced: Callable[[Kernel, int], Race]) -> None:

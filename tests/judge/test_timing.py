@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from evokernel.judge.timing import MIN_BLOCKS, median_interval, quantile, race
+from evokernel.judge.timing import FEW_BLOCKS, MIN_BLOCKS, median_interval, quantile, race
 
 
 class Scripted:
@@ -78,6 +78,19 @@ def test_a_lost_race_ends_early_and_claims_nothing() -> None:
     result = race(candidate, Scripted(iter(lambda: 20.0, None)), "cold", seconds=60, out_of_race_us=50)
     assert len(result.candidate_us) < 2 * MIN_BLOCKS
     assert result.speedup.low == 0.0
+
+
+def test_a_race_whose_time_is_up_goes_on_until_it_may_end_but_not_for_ever() -> None:
+    asked: list[str] = []
+
+    def ready_at_last(mode: str) -> bool:
+        asked.append(mode)
+        return len(asked) > 20
+
+    steady = Scripted(iter(lambda: 10.0, None))
+    assert race(steady, steady, "warm", seconds=1e-9, ready=lambda _: False).blocks == FEW_BLOCKS
+    waited = race(steady, steady, "warm", seconds=0.5, ready=ready_at_last)
+    assert waited.blocks >= MIN_BLOCKS + 20 and set(asked) == {"warm"}
 
 
 def test_one_slow_call_does_not_move_the_result() -> None:
