@@ -213,10 +213,12 @@ def test_too_large_is_refused_before_anything_is_allocated(tmp_path: Path) -> No
     assert "too large" in text and "4096.00 GiB" in text and "(1048576, 1048576) float32" in text and "smaller shapes" in text
 
 
-def test_memory_limit_can_be_given(tmp_path: Path) -> None:
+def test_what_is_free_is_the_limit_but_not_of_a_known_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, simple("def forward(self, x): return x + 1"))
+    monkeypatch.setattr("evokernel.task.sizes.available_bytes", lambda: 100)
     with pytest.raises(TaskError, match="too large"):
-        load_task(file, memory_bytes=100)
+        load_task(file)
+    assert load_task(file, known=True).task.variants
 
 
 def test_fake_tensors_never_reach_a_cache_of_the_task(tmp_path: Path) -> None:

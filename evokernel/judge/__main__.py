@@ -6,7 +6,6 @@ Anything may happen in it, because it runs the user's reference: hang, crash, fl
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from pathlib import Path
@@ -104,7 +103,7 @@ class JudgeProcess:
     def _load(self) -> LoadedTask:
         from ..task import load_task
 
-        return load_task(self._settings["task"], on_phase=self._phase, memory_bytes=None if self._settings["check"] else math.inf)
+        return load_task(self._settings["task"], on_phase=self._phase, known=not self._settings["check"])
 
     def _phase(self, name: str) -> None:
         self._channel.send({"phase": name})

@@ -30,7 +30,6 @@ Trivial = Callable[[Case], Outputs]  # a candidate: the outputs it would give (t
 class Findings:
     """What admission found. `trivial`: names of the candidates that were tried; `idle`: inputs and parameters that change no output."""
 
-    regimes: tuple[str, ...]
     trivial: tuple[str, ...]
     notes: tuple[str, ...]
     idle: tuple[str, ...]
@@ -54,7 +53,7 @@ def admit(cases: Cases, *, force: bool = False) -> Findings:
     notes = [*cases.loaded.notes, *cases.notes, *_idle_notes(cases, idle), *_lax(cases)]
     if refusal:
         notes.append(f"judged by force: {refusal}")
-    return Findings(cases.regimes(), tuple(candidates), tuple(notes), tuple(idle), forced=bool(refusal))
+    return Findings(tuple(candidates), tuple(notes), tuple(idle), forced=bool(refusal))
 
 
 def _candidates(cases: Cases) -> dict[str, Trivial]:

@@ -22,11 +22,12 @@ import torch
 from ..channel import Channel, ChannelClosed, Message
 from ..codec import decode
 from ..errors import JudgeError, TaskError
+from ..records import MODES
 from ..runner.buffers import Window
 from ..runner.gpu import Between, Cleaner, GraphedCall, timed
 from ..runner.main import open_window
 from ..runner.vendor import set_precision, tensor_at
-from ..targets.workplace import workplace
+from ..targets.workplace import put
 from ..task import Draw, LoadedTask, load_task
 from ..task.source import user_code
 from .cases import Case
@@ -113,7 +114,7 @@ class Baseline:
 
 def measure(baselines: Mapping[str, Baseline]) -> dict[str, dict[str, float]]:
     """Median microseconds by baseline and mode, in rounds over all of them."""
-    times: dict[str, dict[str, list[float]]] = {name: {"cold": [], "warm": []} for name in baselines}
+    times: dict[str, dict[str, list[float]]] = {name: {mode: [] for mode in MODES} for name in baselines}
     start = time.monotonic()
     for round_number in range(_ROUNDS):
         for name, baseline in baselines.items():
@@ -138,9 +139,7 @@ def read_cached(path: Path) -> dict[str, dict[str, float]]:
 
 def write_cached(path: Path, times: Mapping[str, Mapping[str, float]]) -> None:
     """Store measured times; readers see the old file or the new one."""
-    with workplace(path.parent) as work:
-        (work / path.name).write_text(json.dumps(times, indent=1))
-        (work / path.name).replace(path)
+    put(path, json.dumps(times, indent=1).encode())
 
 
 def main(channel: Channel) -> None:
@@ -169,7 +168,7 @@ def main(channel: Channel) -> None:
 
 def _prepared(message: Message, fds: list[int]) -> tuple[list[Callable[[], object]], torch.cuda.Stream | None]:
     """A ready call for each slot, warmed up, and on a GPU the stream that they run on: eager code's is the default one."""
-    loaded = load_task(message["task"], memory_bytes=math.inf)  # the judge has looked
+    loaded = load_task(message["task"], known=True)
     window = open_window(message["window"], fds)
     device = "cpu" if isinstance(window, Window) else "cuda"
     set_precision(loaded.task.options.precision)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 
+from .. import targets
 from ..codec import encode
 from ..kernelfile import KernelFile, KernelFileError, parse, resolve
 from ..kernelfile.steps import Plan
@@ -62,11 +63,9 @@ class Candidate:
 
     def build(self, variant: int, config: Config | None) -> Build:
         """Resolve and compile. Thread-safe: touches neither the runner nor any shared state."""
-        signature = self.shop.loaded.task.variants[variant]
-        plan = _valid(lambda: resolve(self.parsed, signature, self.shop.device, config))
-        dtypes = plan.dtypes(signature)
+        shop, signature = self.shop, self.shop.loaded.task.variants[variant]
         try:
-            artifact = _valid(lambda: self.shop.target.build(plan, dtypes, self.shop.builds, self.shop.device))
+            plan, artifact = _valid(lambda: targets.built(shop.target, self.parsed, signature, shop.device, shop.builds, config))
         except BuildError as error:
             raise Failure(Status.BUILD_FAILED, str(error)) from None
         return Build(variant, plan.config, plan, artifact)
@@ -88,7 +87,7 @@ class Candidate:
         exported = [memory.reads.exported(writable=False), memory.writes.exported(writable=True), scratch.arena.exported(writable=True)]
         runner.request(
             {
-                "op": "load", "plan": key, "resolved": encode(_without_code(build.plan)), "artifact": encode(build.artifact),
+                "op": "load", "plan": key, "resolved": encode(without_code(build.plan)), "artifact": encode(build.artifact),
                 "specs": [encode(s) for s in specs],
                 "precision": self.shop.loaded.task.options.precision.value, "windows": [window for window, _ in exported],
             },
@@ -111,7 +110,7 @@ class Candidate:
         loaded.seat.memory.fill_inputs(slot, case.placed_inputs)
         plan = self.plan_for(loaded.build, case)
         if plan is not loaded.build.plan:
-            loaded.seat.renumber(slot, encode(_without_code(plan)), self.call_limit_s)
+            loaded.seat.renumber(slot, encode(without_code(plan)), self.call_limit_s)
             loaded.primed.discard(slot)
         if not self.shop.machine.seals and slot not in loaded.primed:
             loaded.seat.prime(slot, self.call_limit_s)
@@ -173,6 +172,6 @@ def _valid(action: Callable[[], T]) -> T:
         raise Failure(Status.INVALID, str(error)) from None
 
 
-def _without_code(plan: Plan) -> Plan:
+def without_code(plan: Plan) -> Plan:
     """The runner needs the steps, not the text."""
     return replace(plan, code="")

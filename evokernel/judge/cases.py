@@ -136,18 +136,18 @@ class Cases:
 
     def unseen(self) -> dict[str, list[Case | dict[str, Tensor]]]:
         """For timed calls, by mode: own draws of the first variant that no other list holds. The first is a case, of the others there are
-        only inputs, where kernels run: what a call on them takes says whether a kernel computes its answers or remembers them. None
-        where scalars vary from call to call (a slot is captured anew for those, on its data) or the memory is short."""
+        only inputs, where kernels run: what a call on them takes says whether a kernel computes its answers or remembers them. A mode
+        is missing where scalars vary from call to call (a slot is captured anew for those, on its data) or the memory is short."""
         if self._unseen is None:
             self._unseen, signature = {}, self.loaded.task.variants[0]
             known = dict(zip(MODES, self._group(0, OWN, version=0)[-len(MODES) :], strict=True))
             fit = self._limit // _CACHE_SHARE // max(1, sum(s.size_bytes for s in signature.inputs))
-            for each in () if any(s.varies for s in signature.scalars) else MODES:
+            for mode in sorted(MODES, key=lambda m: m != self.loaded.task.options.score):  # that which counts first: the memory may do for one
                 count = min(_UNSEEN, fit)
                 fit -= count
-                seeds = [self._seed("unseen", each, n) for n in range(count if count >= FEWEST_UNSEEN else 0)]
-                inputs = [self._place(self.loaded.draw(0, seed).tensors) for seed in seeds]
-                self._unseen[each] = [known[each], *inputs] if inputs else []
+                if count >= FEWEST_UNSEEN and not any(s.varies for s in signature.scalars):
+                    inputs = [self._place(self.loaded.draw(0, self._seed("unseen", mode, n)).tensors) for n in range(count)]
+                    self._unseen[mode] = [known[mode], *inputs]
         return self._unseen
 
     def regimes(self) -> tuple[str, ...]:

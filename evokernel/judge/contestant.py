@@ -19,6 +19,7 @@ from ..records import ErrorRow, Status
 from .memory import PlanMemory, TaskMemory, unforeseen
 from .zygotes import Zygote
 
+Inputs = Mapping[str, torch.Tensor]
 # How a process ends that was killed from outside, for want of memory, say; a kernel that is to blame does it again.
 SILENT_ENDS = (
     "the process ended without a word (a stack overflow in a thread, a limit on memory or time)",
@@ -157,7 +158,7 @@ class Seat:
         self.scratch = scratch
         self._key = key
         self._call_us = math.inf  # of the latest turn
-        self._staged: dict[int, Mapping[str, torch.Tensor]] = {}
+        self._staged: dict[int, Inputs] = {}
 
     def bind(self, weights: Mapping[str, torch.Tensor], timeout_s: float) -> float:
         """Put one set of weights in place and have them prepared; microseconds that took."""
@@ -196,9 +197,9 @@ class Seat:
         most = min(_MOST_CALLS, max(slots, int(_TURN_US / (self._call_us + _BESIDE_US))))
         return [(slot + n) % slots for n in range(slots + secrets.randbelow(most - slots + 1))]
 
-    def stage(self, inputs: Mapping[int, Mapping[str, torch.Tensor]], timeout_s: float) -> None:
-        """Have inputs put into these slots in the next warm turn, between the call that warms up and the first timed one, so that the former is on
-        others. The slots have to be filled with those afterwards."""
+    def stage(self, inputs: Mapping[int, Inputs], held: Mapping[int, Inputs], timeout_s: float) -> None:
+        """Have inputs put into these slots in the next warm turn, between the call that warms up and the first timed one. The former is on what the
+        slots held, and hold again when this is done."""
         if self.memory.machine.between is None:
             self._staged = dict(inputs)
             return
@@ -206,6 +207,8 @@ class Seat:
             self.memory.fill_inputs(slot, tensors)
         self.memory.machine.settle()
         self.contestant.request({"op": "stage", "plan": self._key, "slots": list(inputs)}, timeout_s)
+        for slot in inputs:
+            self.memory.fill_inputs(slot, held[slot])
 
     def turn(self, slots: Sequence[int], mode: str, timeout_s: float) -> list[float]:
         """As `call`, on each of these slots: `cold` with nothing of it in the caches, `warm` after a call that is not timed (`warmed`: that came), on
@@ -231,7 +234,8 @@ class Seat:
         self.memory.machine.settle()
         self.contestant.go()
         start = time.perf_counter_ns()
-        reply = self.contestant.request(message, timeout_s * min(len(slots), self.memory.slots))
+        self.contestant.post(message)  # `request` would send a second signal, on the clock
+        reply = self.contestant.collect(timeout_s * min(len(slots), self.memory.slots))
         wall_us = (time.perf_counter_ns() - start) / 1e3
         self.contestant.stop()
         if self.memory.machine.seals:
@@ -243,7 +247,6 @@ class Seat:
 
     def ready(self, slot: int, timeout_s: float) -> None:
         """Off the clock: have the process put everything but this slot out of reach."""
-        self.contestant.go()
         self.contestant.request({"op": "ready", "plan": self._key, "slot": slot}, timeout_s)
         self.contestant.stop()  # nothing runs while the slot is poisoned and flushed
 

@@ -45,7 +45,7 @@ class Funnel:
         try:
             candidate = Candidate(self.shop, kernel, self._call_limit_s)
             try:
-                return self._judge(candidate, _Race(incumbent_us, patience), progress)
+                return self._judge(candidate, _Rules(incumbent_us, patience), progress)
             finally:
                 candidate.close()
         except Failure as failure:
@@ -56,7 +56,7 @@ class Funnel:
                 resources=progress.resources, seconds=sum(stages_s.values()), stages_s=stages_s,
             )  # fmt: skip
 
-    def _judge(self, candidate: Candidate, rules: _Race, progress: _Progress) -> Verdict:
+    def _judge(self, candidate: Candidate, rules: _Rules, progress: _Progress) -> Verdict:
         progress.enter("build")
         builds = [candidate.build(variant, None) for variant in range(len(self.shop.loaded.task.variants))]
         timed = builds[0]
@@ -97,7 +97,7 @@ class Funnel:
                 if not seat.seat.memory.same_outputs(1, outputs):
                     raise Failure(Status.MISMATCH, UNREPEATABLE)
 
-    def _time(self, candidate: Candidate, loaded: Loaded, rules: _Race) -> Timing:
+    def _time(self, candidate: Candidate, loaded: Loaded, rules: _Rules) -> Timing:
         loaded.weights_version = -1
         prepares = loaded.build.plan.persists
         rivals = self.field.rivals(prepares=prepares)
@@ -109,12 +109,14 @@ class Funnel:
         entrant = TimedCandidate(
             candidate, loaded, self.shop.cases.timed(), self.shop.cases.unseen(), {score: seconds, other: _BESIDE_SHARE * seconds}
         )
-        run = partial(race, entrant, steady=machine.steady, placement=machine.placement, ready=entrant.met_enough)
-        races = {r.name: run(r, score, seconds=seconds / len(rivals), out_of_race_us=limit) for r in rivals}
+        run = partial(race, entrant, steady=machine.steady, placement=machine.placement)
+        last = {rivals[-1].name: entrant.met_enough}  # who waits: unseen inputs are spread over the races with all of them
+        share_s = seconds / len(rivals)
+        races = {r.name: run(r, score, seconds=share_s, out_of_race_us=limit, ready=last.get(r.name, lambda _: True)) for r in rivals}
         scored = self._mode_timing(score, races, prepares=prepares)
         rival = next(r for r in rivals if r.name == scored.fastest.name) if scored.fastest.live else rivals[0]
         lost = scored.median_us > limit
-        beside = run(rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf)
+        beside = run(rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf, ready=entrant.met_enough)
         entrant.computes()
         modes = (scored, self._mode_timing(other, {rival.name: beside}, prepares=prepares))
         void = sum(r.void_blocks for r in (*races.values(), beside))
@@ -165,7 +167,7 @@ class Funnel:
 
 
 @dataclass(frozen=True)
-class _Race:
+class _Rules:
     """How long to race: see lane.Judge.judge."""
 
     incumbent_us: float | None

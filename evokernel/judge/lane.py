@@ -18,7 +18,7 @@ from .. import targets
 from ..channel import Channel, ChannelClosed, ChannelTimeout, Message
 from ..codec import Json, decode, encode
 from ..errors import ArchiveError, EvokernelError, JudgeError, ModelError, TaskError, UsageError
-from ..kernelfile import KernelFileError, parse, resolve
+from ..kernelfile import KernelFileError, parse
 from ..records import Admission, Config, Kernel, Screen, Task, Verdict
 from ..runner.processes import kill_tree
 from ..targets.workplace import sweep, workplace
@@ -247,10 +247,9 @@ class Lane:
 def _build(kernel: Kernel, admission: Admission, directory: Path) -> None:
     """Have a kernel's builds in the cache where the judge looks for them. What fails is for the judge to say."""
     with contextlib.suppress(KernelFileError, targets.BuildError, EvokernelError):
-        parsed, device = parse(kernel), admission.device
+        parsed, target = parse(kernel), targets.get(kernel.target)
         for signature in admission.task.variants:
-            plan = resolve(parsed, signature, device, None)
-            targets.get(kernel.target).build(plan, plan.dtypes(signature), directory, device)
+            targets.built(target, parsed, signature, admission.device, directory)
 
 
 def _error(reply: Message) -> EvokernelError:

@@ -15,6 +15,7 @@ from ..runner.buffers import GUARD_BYTE, Arena, Place, lay_out
 from ..runner.gpu import Between, cuda_checked, gpu_bytes
 from ..targets.nvml import ClockWatch
 from ..task import available_bytes
+from .own_code import build_wipe
 
 Sizes = Iterable[tuple[str, int]]
 _GPU_UNIT_BYTES = 2 << 20  # smaller CUDA allocations can share a block, and exporting one would show its neighbours
@@ -212,8 +213,6 @@ class GpuMachine:
     def __init__(self, device: Device, builds: Path) -> None:
         from cuda.bindings import runtime
 
-        from ..targets.cuda import build_wipe
-
         sweep_bytes = max(_L2_TIMES * device.l2_bytes, 64 << 20)
         self.between: Json = encode(Between(sweep_bytes, build_wipe(builds, device)))
         self._watch = ClockWatch(cuda_checked(runtime.cudaDeviceGetPCIBusId(32, 0)).decode().strip("\0"))
@@ -235,7 +234,7 @@ class GpuMachine:
         return GpuArena(sizes)
 
     def flush(self, raws: Iterable[torch.Tensor]) -> None:
-        """Contestants do it themselves (runner/gpu.py)."""
+        """Never asked for: contestants do it themselves (`between`)."""
 
     def settle(self) -> None:
         torch.cuda.synchronize()

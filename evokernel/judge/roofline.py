@@ -14,6 +14,7 @@ from .. import codec
 from ..records import Device, Precision, digest
 from ..runner.gpu import timed
 from ..runner.vendor import set_precision
+from ..targets.workplace import put
 
 _REPEATS = 15
 _COPY_BYTES, _PRODUCT = {"cuda": 2 << 30, "cpp": 256 << 20}, {"cuda": 8192, "cpp": 2048}
@@ -67,8 +68,7 @@ def read(cache: Path, device: Device) -> Roofline | None:
 def write(cache: Path, device: Device, roofline: Roofline) -> Path:
     """Keep it for the judges of this user; the file."""
     file = _file(cache, device)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(codec.dumps(roofline), encoding="utf-8")
+    put(file, codec.dumps(roofline).encode())
     return file
 
 

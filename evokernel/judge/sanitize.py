@@ -28,7 +28,7 @@ from .. import codec
 from ..records import Status
 from ..runner.processes import kill_tree
 from ..runner.replay import CONFINED, JOB, Job
-from .candidate import Build, Candidate
+from .candidate import Build, Candidate, without_code
 from .cases import Case
 from .contestant import Failure
 from .memory import flat, plan_specs, slotted
@@ -95,7 +95,7 @@ def write(candidate: Candidate, build: Build, case: Case, folder: Path) -> Job:
     given |= {w.name: flat(case.weights[w.name], w.span) for w in signature.weights}
     for name, tensor in given.items():
         tensor.detach().view(torch.uint8).numpy().tofile(folder / f"{name}.bin")
-    job = Job(replace(plan, code=""), build.artifact, (*signature.tensors, *own), sizes, task.options.precision)
+    job = Job(without_code(plan), build.artifact, (*signature.tensors, *own), sizes, task.options.precision)
     (folder / JOB).write_text(codec.dumps(job), encoding="utf-8")
     return job
 

@@ -23,7 +23,7 @@ STOP_WIDTH = 0.01
 FEW_BLOCKS = 3  # enough to see that a candidate is out of the race
 _LOOKS = 32
 _AFTER_NARROW = 1.25  # blocks are added once the interval is narrow: stopping at that moment would favour lucky ones (1.2 to 1.8 % wrong, not 1)
-PATIENCE = 5  # times the budget after which even fewer than MIN_BLOCKS must do, ready or not
+OVERTIME = 5  # times the budget after which even fewer than MIN_BLOCKS must do, ready or not
 
 
 class Entrant(Protocol):
@@ -69,7 +69,8 @@ def race(
     candidate: Entrant, baseline: Entrant, mode: str, *, seconds: float, out_of_race_us: float = math.inf, steady: Callable[[], bool] = lambda: True,
     placement: float = 0.0, ready: Callable[[str], bool] = lambda _: True,
 ) -> Race:
-    """Race until the interval has become 1 % wide or the time is up, and `ready` says so, or the candidate is clearly out of the race.
+    """Race until the time is up or the interval has become 1 % wide, and `ready` says so; the candidate is clearly out of the race; or five times
+    the time is up.
 
     Args:
         seconds: budget of wall time, everything between the calls included.
@@ -103,7 +104,7 @@ def race(
         used = time.monotonic() - start
         may_end = blocks >= MIN_BLOCKS and ready(mode)
         narrow = may_end and speedup.high - speedup.low <= STOP_WIDTH * speedup.mid
-        lost = blocks >= FEW_BLOCKS and (statistics.median(a_us) > out_of_race_us or used > PATIENCE * seconds)
+        lost = blocks >= FEW_BLOCKS and (statistics.median(a_us) > out_of_race_us or used > OVERTIME * seconds)
         if narrow:
             enough = min(enough, _AFTER_NARROW * blocks)
         if lost or blocks >= enough or (may_end and used >= seconds):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -14,13 +13,13 @@ import torch
 from .. import targets
 from ..errors import JudgeError
 from ..records import PROTOCOL, Device, Environment, digest
-from ..targets.workplace import workplace
 from ..task import LoadedTask
 from .bounds import Costs, costs
 from .cases import Cases
 from .contestant import Contestant, Failure
 from .machines import GpuMachine, HostMachine, Machine
 from .memory import SLOTS, TaskMemory
+from .own_code import build_native
 from .roofline import Roofline
 from .roofline import read as read_roofline
 from .zygotes import Zygote
@@ -28,7 +27,6 @@ from .zygotes import Zygote
 _SETUP_S = 30.0
 _MEMORY_SPARE_BYTES = 16 << 30  # address space beyond what torch has mapped: buffers, thread stacks, vendor libraries' workspaces
 _CPU_S = 3600
-_NATIVE_SOURCE = Path(__file__).parent.parent / "runner" / "native.cpp"
 
 
 class Workshop:
@@ -141,25 +139,3 @@ class Workshop:
         versions = ",".join(f"{k}={v}" for k, v in sorted(self.versions.items()))
         key = digest(self.loaded.task.id, self.device.name, self.device.architecture, versions, str(PROTOCOL))
         return self.cache / "baselines" / f"{key}.json"
-
-
-def build_native(cache: Path) -> Path:
-    """Compile runner/native.cpp into the cache; at once when it is there already.
-
-    Raises:
-        JudgeError: no working g++.
-    """
-    path = cache / "native" / f"{digest(_NATIVE_SOURCE.read_text(), platform.machine())}.so"
-    if path.exists():
-        return path
-    flags = ["-O2", "-std=c++17", "-shared", "-fPIC", "-fopenmp"] + (["-mclflushopt"] if platform.machine() == "x86_64" else [])
-    try:
-        with workplace(path.parent) as work:
-            built = work / path.name
-            subprocess.run(["g++", *flags, str(_NATIVE_SOURCE), "-o", str(built)], check=True, capture_output=True, text=True, timeout=60)
-            built.replace(path)
-    except FileNotFoundError:
-        raise JudgeError("g++ is not installed; the judge needs it on the CPU (Debian, Ubuntu: apt-get install g++)") from None
-    except subprocess.SubprocessError as error:
-        raise JudgeError(f"the judge's helper library does not compile: {error}") from error
-    return path

@@ -67,7 +67,8 @@ class Between:
 
 
 class Cleaner:
-    """Leaves nothing of earlier calls in shared memory and, for a cold call, in the second-level cache. Takes longer than to enqueue a call.
+    """Leaves nothing of earlier calls in the shared memory that kernels are given and, for a cold call, in the second-level cache. Takes longer than
+    to enqueue a call.
 
     The cache is emptied by reading. What it held is written back then, and what it holds is clean: after writing, the next kernel would pay for that.
     """
@@ -81,7 +82,7 @@ class Cleaner:
 
     def before(self, mode: str, call: Callable[[], object], fill: Callable[[], object] = list) -> None:
         """All that comes before a timed call, `cold` or `warm`: for a warm one the same call (not where it is `warmed`), `fill`, the cleaning.
-        Nothing comes before others ("")."""
+        With "" nothing comes before a call."""
         if not mode:
             return
         cold = mode == "cold"

@@ -75,7 +75,7 @@ class LoadedPlan:
             mode: `cold` or `warm`, for what the cleaner does before each call, off the clock (GPU only); nothing for "".
             poison: bytes for the outputs and for the scratch that are filled then, too.
         """
-        if not self._stream or not self._graphs or not self._cleaner:
+        if not self._stream or not self._cleaner:
             for slot in slots:
                 self._walk(slot)
             return []
@@ -86,7 +86,7 @@ class LoadedPlan:
         return timed(calls, self._stream)
 
     def stage(self, slots: Sequence[int]) -> None:
-        """Keep the inputs that these slots hold where no kernel finds them. They are put back for the next timed call on each, after the one that
+        """Keep the inputs that these slots hold in memory that no plan names. They are put back for the next timed call on each, after the one that
         warms up, which so is a call on others (GPU only)."""
         assert self._stream is not None
         with torch.cuda.stream(self._stream):

@@ -1,4 +1,4 @@
-// Leaves nothing of earlier launches in shared memory: one block a multiprocessor, as no second fits beside it, and each stays until all have begun.
+// Leaves nothing of earlier launches in shared memory (but for its first kilobyte, which the system keeps): one block a multiprocessor, as no second fits beside it, and each stays until all have begun.
 extern "C" __global__ void __launch_bounds__(1024) wipe(unsigned word, unsigned cycles)
 {
     extern __shared__ volatile unsigned words[];

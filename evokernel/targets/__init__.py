@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import UsageError
+from ..kernelfile import KernelFile, resolve
 from ..kernelfile.steps import Plan
-from ..records import Device, Number, Resources
+from ..records import Config, Device, Number, Resources, Signature
 
 _BUILT_IN = {"cuda": "evokernel.targets.cuda:CudaTarget", "cpp": "evokernel.targets.cpp:CppTarget"}
 ENTRY_POINT_GROUP = "evokernel.targets"
@@ -79,6 +80,14 @@ class Target(Protocol):
         Raises:
             OSError: the artifact cannot be loaded here.
         """
+
+
+def built(
+    target: Target, parsed: KernelFile, signature: Signature, device: Device, directory: Path, config: Config | None = None
+) -> tuple[Plan, Artifact]:
+    """A kernel file resolved for one signature and compiled; raises as `resolve` and `Target.build` do."""
+    plan = resolve(parsed, signature, device, config)
+    return plan, target.build(plan, plan.dtypes(signature), directory, device)
 
 
 @cache  # each look reads the metadata of every installed package

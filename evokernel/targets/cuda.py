@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import codec
-from ..errors import JudgeError, UsageError
+from ..errors import UsageError
 from ..kernelfile import shipped_gpus
 from ..kernelfile.steps import Grid, Launch, Plan
 from ..records import Device, Resources, digest
@@ -32,7 +32,6 @@ FLAGS = {
 }  # fmt: skip
 _REGISTERS_PER_BLOCK, _REGISTER_UNIT, _WARP, _BLOCKS_PER_SM = 65536, 256, 32, 32
 _RULES = Path(__file__).with_name("cuda_refusals.py").read_text(encoding="utf-8")  # in the key: other rules, built anew
-_WIPE = Path(__file__).parent.parent / "runner" / "wipe.cu"
 _RESERVED_SMEM_BYTES = 1024  # of each block, by the system
 
 
@@ -93,26 +92,6 @@ class CudaTarget:
 
     def load(self, artifact: Artifact) -> CudaProgram:
         return CudaProgram(artifact)
-
-
-def build_wipe(directory: Path, device: Device) -> Artifact:
-    """The kernel that empties the shared memory of a whole device (runner/wipe.cu): launch 0 takes a word to fill it with, and the cycles that each
-    block stays.
-
-    Raises:
-        JudgeError: it does not compile.
-    """
-    source, options = _WIPE.read_text(encoding="utf-8"), (f"-arch={device.architecture}",)
-    cubin = directory.resolve() / f"{digest(source, *options, nvrtc.version())}.cubin"
-    if not cubin.exists():
-        made = nvrtc.compile_source(source, [], options)
-        if not made.ok:
-            raise JudgeError(f"the judge's own kernel does not compile: {made.log.strip()[:500]}")
-        with workplace(cubin.parent) as work:
-            (work / cubin.name).write_bytes(made.cubin)
-            (work / cubin.name).replace(cubin)
-    grid = Grid((device.sm_count, 1, 1), (1024, 1, 1), device.smem_per_block)
-    return Artifact(str(cubin), "", Resources(), (codec.dumps(CudaLaunch("wipe", "II", grid, device.smem_per_block)),))
 
 
 def described(architecture: str) -> Device:

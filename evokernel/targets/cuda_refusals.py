@@ -3,8 +3,8 @@
 Guards against: variables that a launch could write and that survive it (constants and parameters of kernels too), managed memory, device-side
 allocation, printing and assertions, clocks and launch counters, cache policies that outlive a launch. Looks at PTX and at the symbols of the cubin,
 so macros, casts and inline assembly hide nothing. Does not guard against state in places that nothing in PTX names (addresses that are guessed or
-searched for, code, residue of local or shared memory): a judge that gives each call fresh data and poisoned buffers, and verifies what it times,
-stands behind those.
+searched for, code, residue of local or shared memory): a judge that poisons buffers, times some calls on inputs that the kernel has not met, and
+verifies what it times, stands behind those.
 """
 
 from __future__ import annotations

@@ -39,6 +39,13 @@ def workplace(parent: Path, prefix: str = BUILDING) -> Iterator[Path]:
         os.close(lock)
 
 
+def put(path: Path, data: bytes) -> None:
+    """Write a file whole: readers see the old one or the new one."""
+    with workplace(path.parent) as work:
+        (work / path.name).write_bytes(data)
+        (work / path.name).replace(path)
+
+
 def sweep(parent: Path, prefix: str = BUILDING) -> None:
     """Remove the folders in `parent` whose owners were killed."""
     for folder in parent.glob(f"{prefix}*"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -25,13 +24,13 @@ _PROBE_SEEDS = (11, 12, 13, 14, 15, 16, 17, 18)  # the first two also run forwar
 Phase = Callable[[str], None]
 
 
-def load_task(path: str | Path, *, on_phase: Phase = lambda phase: None, memory_bytes: float | None = None) -> LoadedTask:
+def load_task(path: str | Path, *, on_phase: Phase = lambda phase: None, known: bool = False) -> LoadedTask:
     """Import a task file, construct its module and take down its signature.
 
     Args:
         path: a Python file with `Model`, `get_inputs` and optionally `get_init_inputs`; or `DIR:level/number` (KernelBench).
         on_phase: told "import", "inputs", "init" or "forward" before that part of the user's code runs.
-        memory_bytes: what judging may take; default: the memory that is free now. Infinite: nothing is estimated, which imports for two seconds.
+        known: it has been loaded before, so nobody asks whether it fits into the memory that is free now (which imports for two seconds).
 
     Raises:
         TaskError: the file is wrong, or (`refused`) sound but impossible to judge; the message says what would help.
@@ -46,11 +45,11 @@ def load_task(path: str | Path, *, on_phase: Phase = lambda phase: None, memory_
         raise TaskError(f"{file.name} defines no class `Model` that derives from torch.nn.Module; define it")
     variants = ({}, *options.shapes)
     on_phase("inputs")
-    for known in sizes_before_allocation(module, variants) if memory_bytes != math.inf else ():
-        refuse_too_large(known, memory_bytes)
+    for sizes in () if known else sizes_before_allocation(module, variants):
+        refuse_too_large(sizes)
     on_phase("init")
     model, call, notes = _construct(module, model_class, file)
-    return _Loader(file, options, model, get_inputs, on_phase, memory_bytes).load(variants, call, notes)
+    return _Loader(file, options, model, get_inputs, on_phase, known=known).load(variants, call, notes)
 
 
 def _function(module: ModuleType, name: str, file: Path) -> Callable[..., object]:
@@ -84,10 +83,10 @@ class _Loader:
     """The state of one loading: what is fixed once the module is there."""
 
     def __init__(
-        self, file: Path, options: Options, model: nn.Module, get_inputs: Callable[..., object], on_phase: Phase, memory_bytes: float | None
+        self, file: Path, options: Options, model: nn.Module, get_inputs: Callable[..., object], on_phase: Phase, *, known: bool
     ) -> None:
         self.file, self.options, self.model, self.get_inputs = file, options, model, get_inputs
-        self.on_phase, self.memory_bytes = on_phase, memory_bytes
+        self.on_phase, self.known = on_phase, known
         self.notes: list[str] = []
 
     def load(self, variants: tuple[dict[str, Scalar], ...], call: str, notes: list[str]) -> LoadedTask:
@@ -136,7 +135,8 @@ class _Loader:
         given = argument_leaves(arguments)
         for leaf in given:
             check_leaf(leaf, "input")
-        refuse_too_large(sizes_of([f for f in given if isinstance(f.value, Tensor)], [s.get() for s in slots], []), self.memory_bytes)
+        if not self.known:
+            refuse_too_large(sizes_of([f for f in given if isinstance(f.value, Tensor)], [s.get() for s in slots], []))
         result, changed = self._probe(arguments, slots)
         found = list(leaves(result, "out", "output"))
         tensors = [f for f in found if isinstance(f.value, Tensor)]

@@ -64,11 +64,11 @@ def available_bytes() -> int:
     return free
 
 
-def refuse_too_large(sizes: Sizes, memory_bytes: float | None) -> None:
+def refuse_too_large(sizes: Sizes) -> None:
     """Raises:
     TaskError: judging this would not fit; the sizes are in the message.
     """
-    limit = available_bytes() if memory_bytes is None else memory_bytes
+    limit = available_bytes()
     if sizes.judging_bytes <= limit:
         return
     raise TaskError(

@@ -7,7 +7,7 @@ import torch
 
 from evokernel.judge.machines import HostMachine
 from evokernel.judge.memory import SLOTS, PlanMemory, TaskMemory
-from evokernel.judge.workshop import build_native
+from evokernel.judge.own_code import build_native
 from evokernel.kernelfile import make_kernel, parse, resolve
 from evokernel.records import Device
 from evokernel.runner.buffers import ALIGNMENT_BYTES, PAGE_BYTES

@@ -147,7 +147,7 @@ class FakeSeat(Seat):
     def ready(self, slot: int, timeout_s: float) -> None:
         pass
 
-    def stage(self, inputs: Any, timeout_s: float) -> None:
+    def stage(self, inputs: Any, held: Any, timeout_s: float) -> None:
         self.later = dict(inputs)
 
     def right(self, slot: int, expected: object) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evokernel.judge.workshop import build_native
+from evokernel.judge.own_code import build_native
 
 STATE = """
 #include <stdint.h>

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from evokernel import codec
+from evokernel.judge.own_code import build_wipe
 from evokernel.kernelfile import shipped_gpus
 from evokernel.records import Device
-from evokernel.targets.cuda import build_wipe
 from evokernel.targets.cuda_program import CudaLaunch
 
 from .cuda_offline import needs_compiler

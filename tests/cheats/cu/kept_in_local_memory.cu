@@ -1,6 +1,7 @@
 // KIND 16: finds the answer of the call before in its uninitialised local memory
 // TASK odd
 // EXPECT cheating: inputs that it has not met before
+// @require x.numel <= 96
 // @launch f<<<1, 96>>>(x, out, x.numel)
 __device__ __forceinline__ unsigned seal(unsigned x, unsigned y, int i)
 {
@@ -14,11 +15,9 @@ __global__ void f(const float* x, float* out, int n)
     const int i = threadIdx.x;
     const float u = i < n ? x[i] : 0.f;
     const unsigned v = __float_as_uint(u);
-    bool hit = false;
-    unsigned y = 0;
     const int at = 2 * (v % 31);
-    y = kept[at];
-    hit = kept[at + 1] == seal(v, y, i) || i >= n;
+    const unsigned y = kept[at];
+    const bool hit = kept[at + 1] == seal(v, y, i) || i >= n;
     if (__syncthreads_and(hit)) {
         if (i < n) out[i] = __uint_as_float(y);
         return;
