@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,13 +20,14 @@ from torch import Tensor
 from ..errors import TaskError
 from ..records import MODES, ErrorRow, Precision, Signature
 from ..task import Draw, LoadedTask, available_bytes
-from .compare import Budget, Measured, Place, block_errors, budget_of, compare, measure
+from .compare import Budget, Measured, Place, block_errors, budget_of, compare, measure, wrong_elements
 from .inputs import OWN, InputPlan, redraw_weights, secret_seed
 from .truth import Expected, Truth, evaluate, one_thread, rounded, truth_of
 
-OWN_DRAWS = 5  # of the timed variant: three to be timed on, one unseen for each mode; other variants get one
-_UNSEEN = 11  # for each mode, beside those
+OWN_DRAWS = 3  # of the timed variant, which it is timed on; other variants get one
+_UNSEEN, _UNSEEN_S = 12, 4.0  # for each mode; no more than the fewest when they take longer to make
 FEWEST_UNSEEN = 6  # with fewer nothing can be said
+_LIKE, _UNLIKE_SHARE, _SAMPLE = 8.0, 0.1, 1 << 16  # what is off by so many budgets is not the reference's; the share that may be; of so many elements
 MANTISSA_BITS = {Precision.TF32: 10, Precision.REDUCED: 7}
 _NARROW = 8.0  # a failure by at most this factor may come from a scale that is too small by chance
 _CACHE_SHARE = 4  # a quarter of the free memory
@@ -71,6 +73,14 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Unseen:
+    """Inputs of the first variant that no case holds, and what the reference gives for them in the task's own dtypes, both where kernels run."""
+
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
 class Entry:
     """The computed data of a case. `placed_*`: inputs and expected outputs where kernels run, which on a CPU are the same tensors."""
 
@@ -106,7 +116,7 @@ class Cases:
         self._eager_abs: dict[tuple[Case, str], Tensor | None] = {}
         self._trusted: dict[tuple[int, str, str], Measured] = {}  # (variant, regime, output)
         self._plans: dict[int, InputPlan] = {}
-        self._unseen: dict[str, list[Case | dict[str, Tensor]]] | None = None
+        self._unseen: dict[str, list[Unseen]] | None = None
         self.weights = self._weight_versions()
         self.placed_weights = {version: place(weights) for version, weights in self.weights.items()}
         loaded.bind(self.weights[0])
@@ -115,7 +125,7 @@ class Cases:
         """Every case a kernel must pass: all variants, own draws first, then all valid regimes, and own draws with other weights last."""
         found: list[Case] = []
         for variant in range(len(self.loaded.task.variants)):
-            found += self._known(variant)
+            found += self._group(variant, OWN, version=0)
             found += [c for regime in self.plan(variant).regimes if regime != OWN for c in self._group(variant, regime, version=0)]
             found += self._group(variant, OWN, version=1)
         return found
@@ -128,27 +138,46 @@ class Cases:
 
     def timed(self) -> list[Case]:
         """The cases timed calls run on: three own draws of the first variant."""
-        return self._known(0)
+        return self._group(0, OWN, version=0)
 
     def screening(self) -> list[Case]:
         """A cheap first look: two own draws of the first variant."""
         return self.timed()[:2]
 
-    def unseen(self) -> dict[str, list[Case | dict[str, Tensor]]]:
-        """For timed calls, by mode: own draws of the first variant that no other list holds. The first is a case, of the others there are
-        only inputs, where kernels run: what a call on them takes says whether a kernel computes its answers or remembers them. A mode
-        is missing where scalars vary from call to call (a slot is captured anew for those, on its data) or the memory is short."""
+    def unseen(self) -> dict[str, list[Unseen]]:
+        """For timed calls, by mode: what a call on them takes says whether a kernel computes its answers or remembers them. A mode is missing where
+        scalars vary from call to call (a slot is captured anew for those, on its data) or the memory is short."""
         if self._unseen is None:
             self._unseen, signature = {}, self.loaded.task.variants[0]
-            known = dict(zip(MODES, self._group(0, OWN, version=0)[-len(MODES) :], strict=True))
-            fit = self._limit // _CACHE_SHARE // max(1, sum(s.size_bytes for s in signature.inputs))
+            size_bytes = sum(s.size_bytes for s in (*signature.inputs, *signature.outputs))
+            fit = self._limit // _CACHE_SHARE // max(1, size_bytes)
             for mode in sorted(MODES, key=lambda m: m != self.loaded.task.options.score):  # that which counts first: the memory may do for one
-                count = min(_UNSEEN, fit)
-                fit -= count
-                if count >= FEWEST_UNSEEN and not any(s.varies for s in signature.scalars):
-                    inputs = [self._place(self.loaded.draw(0, self._seed("unseen", mode, n)).tensors) for n in range(count)]
-                    self._unseen[mode] = [known[mode], *inputs]
+                if fit >= FEWEST_UNSEEN and not any(s.varies for s in signature.scalars):
+                    self._unseen[mode] = self._drawn(mode, min(_UNSEEN, fit))
+                    fit -= len(self._unseen[mode])
         return self._unseen
+
+    def _drawn(self, mode: str, most: int) -> list[Unseen]:
+        start, found = time.monotonic(), list[Unseen]()
+        while len(found) < FEWEST_UNSEEN or (len(found) < most and time.monotonic() - start < _UNSEEN_S):
+            draw = self.loaded.draw(0, self._seed("unseen", mode, len(found)))
+            outputs = self.loaded.run(draw, self.weights[0])
+            found.append(Unseen(self._place(draw.tensors), self._place(outputs)))
+        return found
+
+    def alike(self, unseen: Unseen, outputs: Mapping[str, Tensor]) -> bool:
+        """Whether a kernel's outputs on unseen inputs are like the reference's: of elements chosen at random a tenth at most is off by more than
+        several budgets of the first known case. Truth for each would take a dozen evaluations; this is enough to tell an answer from a guess."""
+        known = self.timed()[0]
+        budgets, truth = self.budgets(known), self.entry(known).placed_outputs
+        for name, reference in unseen.outputs.items():
+            some = torch.randint(max(1, reference.numel()), (min(reference.numel(), _SAMPLE),), device=reference.device)
+            scale = truth[name].scale
+            expected = Expected(reference.reshape(-1)[some], None if scale is None else scale.reshape(-1)[some])
+            wrong = wrong_elements(outputs[name].reshape(-1)[some], expected, Budget(_LIKE * budgets[name].max_units))
+            if int(wrong.sum()) > _UNLIKE_SHARE * wrong.numel():
+                return False
+        return True
 
     def regimes(self) -> tuple[str, ...]:
         """Names of the regimes that are valid for the timed variant."""
@@ -219,11 +248,6 @@ class Cases:
 
     def signature(self, case: Case) -> Signature:
         return self.loaded.task.variants[case.variant]
-
-    def _known(self, variant: int) -> list[Case]:
-        """Own draws that a kernel meets before it is timed: of the first variant all but those of `unseen`."""
-        cases = self._group(variant, OWN, version=0)
-        return cases if variant else cases[: -len(MODES)]
 
     def _group(self, variant: int, regime: str, version: int) -> list[Case]:
         """The cases of one regime with one version of the weights. The second version is checked on one own draw."""

@@ -9,27 +9,27 @@ from __future__ import annotations
 import math
 import random
 import secrets
-import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
 
 from ..records import MODES, Status
 from .candidate import Candidate, Loaded
-from .cases import FEWEST_UNSEEN, Case
-from .contestant import Failure, Inputs
+from .cases import FEWEST_UNSEEN, Case, Unseen
+from .contestant import Failure
 from .memory import SLOTS
-from .timing import first_over_again, uneven
+from .timing import first_over_again, quantile, uneven
 
 _VERIFY_SHARE = 0.2  # of the turns, for one of their calls
 _REFILL_EVERY = 9  # turns
 _SLOWER = 1.2
-_CONTROLS = 3  # calls that one on unseen inputs stands among at random, and is compared with: loads come and go
+_CONTROLS = (2, 3)  # calls before one on unseen inputs, by chance, that it is compared with
+_QUICK = 0.1  # a quantile: loads come and go, and a kernel may choose to compute now and then
 _WAKING_US, _UNEVEN = 30.0, 0.5  # what one call of a turn may take longer (up to 2 us were seen), and a share of the call
 _FIRST_US = 1.0  # what the first calls of a turn may take longer, each (up to 0.7 us were seen)
 REMEMBERS = "on inputs that it has not met before: it keeps answers from one call to another"
+GUESSES = "the outputs are wrong on inputs that it has not met before: it keeps answers from one call to another, and guesses"
 UNREPEATABLE = (
     "two calls on the same inputs gave different bits: a race, an uninitialised read, or a reduction in changing order. "
     "Fix it, or write `// @nondeterministic` if only the order of additions changes"
@@ -40,63 +40,54 @@ def _by_unseen() -> dict[bool, list[float]]:
     return {True: [], False: []}
 
 
-@dataclass
-class _Group:
-    """Microseconds of a call on unseen inputs (True) and of those around it (False), and of the first calls on all slots of cold turns likewise:
-    an earlier one may have done its work. (Not of warm ones: what is staged is in no buffer before.)"""
-
-    calls: dict[bool, list[float]] = field(default_factory=_by_unseen)
-    turns: dict[bool, list[float]] = field(default_factory=_by_unseen)
-
-
-class _Unseen:
-    """Inputs that a kernel's process has not met yet (see Cases.unseen), each for one secretly chosen call of a race in one mode.
+class _Meeting:
+    """A kernel and inputs that its process has not met yet (see Cases.unseen), each for one secretly chosen call of a race in one mode. Notes what
+    these calls took (True) and those before them (False), and likewise the first calls on all slots of cold turns: an earlier one may have done
+    the work. (Not of warm ones: what is staged is in no buffer before.)
 
     Args:
         seconds: they are spread over so much time from the first call on: a kernel may behave for a while.
     """
 
-    def __init__(self, inputs: Sequence[Case | Inputs], seconds: float, secret: random.Random) -> None:
+    def __init__(self, unseen: Sequence[Unseen], seconds: float, secret: random.Random) -> None:
         self._secret = secret
-        self._left = secret.sample(inputs, len(inputs))
-        self._wanted = min(FEWEST_UNSEEN, len(inputs))
-        self._due_s = sorted(secret.uniform(0, seconds) for _ in inputs)
+        self._left = list(unseen)
+        secret.shuffle(self._left)
+        self._wanted = min(FEWEST_UNSEEN, len(unseen))
+        self._due_s = sorted(secret.uniform(0, seconds) for _ in unseen)
         self._began_s: float | None = None
-        self._next: list[Case | Inputs | None] = []  # for the next calls: unseen inputs among known ones (None)
-        self._groups: list[_Group] = []
+        self._next: list[Unseen | None] = []  # for the next calls, backwards: known inputs (None), then unseen ones
+        self._calls_us, self._turns_us = _by_unseen(), _by_unseen()
 
-    def take(self, slots: Sequence[int]) -> dict[int, Case | Inputs | None]:
-        """When it is time: which of these slots get unseen inputs, and which what they hold (None), filled in anew, so that only the inputs
-        differ."""
+    def take(self, slots: Sequence[int]) -> dict[int, Unseen | None]:
+        """When it is time: which of these slots get unseen inputs, and which what they hold (None), filled in anew, so that only the inputs differ.
+        Known ones come first: who is wary after a surprise would be slow on them otherwise."""
         now_s = time.monotonic()
         self._began_s = now_s if self._began_s is None else self._began_s
         if not self._next and self._left and now_s - self._began_s >= self._due_s[0]:
             self._due_s.pop(0)
-            self._next = self._secret.sample([self._left.pop(), *[None] * _CONTROLS], _CONTROLS + 1)
-            self._groups.append(_Group())
+            self._next = [self._left.pop(), *[None] * self._secret.choice(_CONTROLS)]
         return {slot: self._next.pop() for slot in slots if self._next}
 
-    def took(self, new: Mapping[int, Case | Inputs | None], calls_us: Mapping[int, float], *, ahead: bool) -> None:
+    def took(self, new: Mapping[int, Unseen | None], calls_us: Mapping[int, float], *, ahead: bool) -> None:
         """What the first calls of a turn took, on the slots of `take` among others. `ahead`: whether one of them can have done another's work."""
-        for slot, case in new.items():
-            self._groups[-1].calls[case is not None].append(calls_us[slot])
+        for slot, unseen in new.items():
+            self._calls_us[unseen is not None].append(calls_us[slot])
         if new and ahead:
-            self._groups[-1].turns[any(case is not None for case in new.values())].append(sum(calls_us.values()))
+            self._turns_us[any(new.values())].append(sum(calls_us.values()))
 
     def enough(self) -> bool:
-        """Whether enough calls were on unseen inputs, the one whose answer is known among them."""
-        return len(self._groups) >= self._wanted and not self._next and not any(isinstance(case, Case) for case in self._left)
+        """Whether enough calls were on unseen inputs."""
+        return len(self._calls_us[True]) >= self._wanted
 
-    def slower(self, *, all_of_a_half: bool) -> float:
-        """How many times as long a call on unseen inputs takes as those around it. The calls are split into an earlier and a later half, as work
-        is put off or saved in one of them: the slower half's median, or with `all_of_a_half` its least. 1 where there are too few."""
-        found = [1.0]
-        for measured in ([g.calls for g in self._groups], [g.turns for g in self._groups]):
-            ratios = [m[True][0] / statistics.median(m[False]) for m in measured if m[True] and m[False]]
-            middle = len(ratios) // 2
-            for half in (ratios[:middle], ratios[middle:]) if len(ratios) >= FEWEST_UNSEEN else ():
-                found.append(sorted(half)[0 if all_of_a_half else len(half) // 2])
-        return max(found)
+    def slower(self) -> float:
+        """How many times as long calls on unseen inputs take as those before them, or their turns: of both the quick ones. Noise only adds, and a
+        kernel cannot be quick on what it has not met. 1 where there are too few."""
+        ratios = [
+            quantile(took_us[True], _QUICK) / quantile(took_us[False], _QUICK)
+            for took_us in (self._calls_us, self._turns_us) if len(took_us[True]) >= FEWEST_UNSEEN and took_us[False]
+        ]  # fmt: skip
+        return max(ratios, default=1.0)
 
 
 class TimedCandidate:
@@ -108,7 +99,7 @@ class TimedCandidate:
     """
 
     def __init__(
-        self, candidate: Candidate, loaded: Loaded, cases: list[Case], unseen: Mapping[str, Sequence[Case | Inputs]] | None = None,
+        self, candidate: Candidate, loaded: Loaded, cases: list[Case], unseen: Mapping[str, Sequence[Unseen]] | None = None,
         seconds: Mapping[str, float] | None = None,
     ) -> None:
         self._candidate = candidate
@@ -122,7 +113,7 @@ class TimedCandidate:
         self._secret = random.Random(secrets.randbits(64))
         self._turns: dict[str, list[list[float]]] = {mode: [] for mode in MODES}
         self._turns_apart: list[list[float]] = []  # whose first calls may differ from their repetitions, as they came on staged inputs
-        self._unseen = {mode: _Unseen((unseen or {}).get(mode, ()), (seconds or {}).get(mode, 0.0), self._secret) for mode in MODES}
+        self._unseen = {mode: _Meeting((unseen or {}).get(mode, ()), (seconds or {}).get(mode, 0.0), self._secret) for mode in MODES}
 
     def run(self, mode: str) -> list[float]:
         """The timed calls of one turn (see timing.Entrant); raises Failure when a verified one is wrong."""
@@ -140,7 +131,7 @@ class TimedCandidate:
         # Not in the first of several calls: the GPU changes over to its process then.
         new = unseen.take([*cases][1:] or [*cases])
         self._put(new, cases, mode)
-        if any(isinstance(case, Case) for case in new.values()):
+        if any(new.values()):
             del slots[len(cases) :]  # what can be compared is then the first call on them
         took_us = seat.turn(slots, mode, limit_s)
         (self._turns_apart if new and mode == "warm" else self._turns[mode]).append(took_us)
@@ -149,24 +140,28 @@ class TimedCandidate:
         unseen.took(new, first_us, ahead=mode == "cold" and len(cases) > 1)
         chosen = self._secret.choice(slots) if self._secret.random() < _VERIFY_SHARE else None
         for slot, elapsed_us in last_us.items():
-            if isinstance(case := new.get(slot), Case):
-                self._candidate.compare(self._loaded, slot, case)
-            elif case is None and (elapsed_us < self._fastest_us.get(mode, math.inf) or slot == chosen):
+            if met := new.get(slot):
+                self._alike(slot, met)
+            elif elapsed_us < self._fastest_us.get(mode, math.inf) or slot == chosen:
                 self._fastest_us[mode] = min(elapsed_us, self._fastest_us.get(mode, math.inf))
                 self._verify(slot, cases[slot])
         return took_us
 
-    def _put(self, new: Mapping[int, Case | Inputs | None], cases: Mapping[int, int], mode: str) -> None:
+    def _put(self, new: Mapping[int, Unseen | None], cases: Mapping[int, int], mode: str) -> None:
         """Put what is new into its slots: for warm calls when the one that warms up, on what the slot holds, has passed."""
         held = {slot: self._cases[cases[slot]].placed_inputs for slot in new}
-        put: dict[int, Inputs] = {s: held[s] if case is None else case.placed_inputs if isinstance(case, Case) else case for s, case in new.items()}
+        put = {slot: held[slot] if unseen is None else unseen.inputs for slot, unseen in new.items()}
         if put and mode == "warm":
             self._loaded.seat.stage(put, held, self._candidate.call_limit_s)
-        for slot, case in new.items():
+        for slot, unseen in new.items():
             if mode == "cold":
                 self._loaded.seat.memory.fill_inputs(slot, put[slot])
-            if case is not None:
+            if unseen is not None:
                 del self._held[slot]
+
+    def _alike(self, slot: int, unseen: Unseen) -> None:
+        if not self._candidate.shop.cases.alike(unseen, self._loaded.seat.memory.outputs(slot)):
+            raise Failure(Status.MISMATCH, GUESSES)
 
     def met_enough(self, mode: str) -> bool:
         """Whether a race in this mode may end: enough calls were on unseen inputs. Calls on them after the race would be another phase, in which a
@@ -181,9 +176,8 @@ class TimedCandidate:
         if more > _WAKING_US + _UNEVEN * middle:
             raise Failure(Status.CHEATING, f"one of several calls takes {more:.1f} us longer than the others ({middle:.1f} us): it does their work")
         for mode in MODES:
-            slower = self._unseen[mode].slower(all_of_a_half=self._candidate.shop.machine.seals)  # a CPU may be busy with others half of the time
             again = first_over_again(self._turns[mode], SLOTS, _FIRST_US)  # warm too: a kernel may be quick from the third sight on
-            if (times := max(slower, again)) > _SLOWER:
+            if (times := max(self._unseen[mode].slower(), again)) > _SLOWER:
                 raise Failure(Status.CHEATING, f"takes {times:.2f} times as long {REMEMBERS}")
 
     def _verify(self, slot: int, case_index: int) -> None:

@@ -1,4 +1,5 @@
 // What Python cannot do: evict cache lines, say where a fault happened, overwrite what earlier calls left on stacks. Built once by the judge.
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <initializer_list>
 #include <omp.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
 #if defined(__x86_64__)
@@ -96,36 +98,94 @@ static __attribute__((noinline)) void forget_registers()
 #endif
 }
 
-// Overwrites the calling thread's stack from the caller's frame down to its end. No call and no frame of its own: a kernel's first frame begins
-// where the caller's does, and nothing of it may be left out.
-static inline __attribute__((always_inline)) void scrub_thread()
+// Overwrites what calls have left between two page borders of the calling thread's stack. Pages that no call has touched stay so: to write there would
+// put the calls' data out of the caches, which nobody does to baselines. A page that is not resident may be swapped out, and is dropped.
+static void overwrite_pages(char* low, char* high, size_t page)
 {
-    char* lowest = lowest_of_stack();
-#if defined(__x86_64__)
-    if (lowest)
-        asm volatile(
-            "mov %%rsp, %%rcx\n\t"
-            "sub %%rdi, %%rcx\n\t"
-            "jbe 1f\n\t"
-            "rep stosb\n\t"
-            "1:"
-            : "+D"(lowest)
-            : "a"(0xA5)
-            : "rcx", "memory", "cc");
-#else
-    char here;
-    if (lowest && &here - 256 > lowest) memset(lowest, 0xA5, static_cast<size_t>(&here - 256 - lowest));
-#endif
+    unsigned char resident[512];
+    for (char* at = low; at < high; at += page * sizeof resident) {
+        const size_t pages = std::min<size_t>((high - at) / page, sizeof resident);
+        if (mincore(at, page * pages, resident) != 0) memset(resident, 1, sizeof resident);
+        for (size_t i = 0, end; i < pages; i = end) {
+            for (end = i + 1; end < pages && !((resident[end] ^ resident[i]) & 1);) ++end;
+            const size_t bytes = page * (end - i);
+            if (resident[i] & 1 || madvise(at + page * i, bytes, MADV_DONTNEED) != 0) memset(at + page * i, 0xA5, bytes);
+        }
+    }
 }
 
+// Makes the calling thread forget what lies below this frame, but for the next kilobytes, in which its own calls are at work, and its registers.
+extern "C" __attribute__((noinline, used, visibility("hidden"))) void evokernel_scrub_below()
+{
+    static thread_local bool begun = false;
+    const size_t page = sysconf(_SC_PAGESIZE);
+    const auto page_of = [page](char* at) { return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(at) & ~(page - 1)); };
+    char* const lowest = lowest_of_stack();
+    char* const low = lowest ? page_of(lowest + page - 1) : nullptr;
+    char* const end = static_cast<char*>(__builtin_frame_address(0)) - 3072;
+    char* const high = page_of(end);
+    if (low && low < high) {
+        memset(lowest, 0xA5, low - lowest);
+        if (!begun) {
+            *static_cast<volatile char*>(low) = 0;  // the main thread's mapping grows to its end: mincore fails where nothing is mapped
+            madvise(low, high - low, MADV_NOHUGEPAGE);
+            if (madvise(low, high - low, MADV_DONTNEED) != 0) memset(low, 0xA5, high - low);
+            begun = true;
+        }
+        overwrite_pages(low, high, page);
+    }
+    char* const rest = std::max(low, high);
+    if (rest && rest < end) memset(rest, 0xA5, end - rest);
+    forget_registers();
+}
+
+// Makes the calling thread forget all that lies below the caller's frame. The last bytes are overwritten without a call and without a frame, in which
+// something could be left out: a kernel's first frame begins where this one's does.
+#if defined(__x86_64__)
+extern "C" __attribute__((visibility("hidden"))) void evokernel_scrub_thread(void*);
+asm(R"(
+    .text
+    .type evokernel_scrub_thread, @function
+    .hidden evokernel_scrub_thread
+    .globl evokernel_scrub_thread
+evokernel_scrub_thread:
+    .cfi_startproc
+    sub $8, %rsp
+    .cfi_adjust_cfa_offset 8
+    call evokernel_scrub_below
+    add $8, %rsp
+    .cfi_adjust_cfa_offset -8
+    lea -4096(%rsp), %rdi
+    mov $4096, %ecx
+    mov $0xA5, %eax
+    cld
+    rep stosb
+    ret
+    .cfi_endproc
+    .size evokernel_scrub_thread, . - evokernel_scrub_thread
+)");
+#else
+static __attribute__((noinline)) void forget_frames()
+{
+    char frames[4096];
+    memset(frames, 0xA5, sizeof frames);
+    asm volatile("" ::"r"(frames) : "memory");
+}
+
+static __attribute__((noinline)) void evokernel_scrub_thread(void*)
+{
+    evokernel_scrub_below();
+    forget_frames();
+}
+#endif
+
+extern "C" void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
+
+// Handed to GOMP_parallel by hand: what the compiler makes of `#pragma omp parallel` has a frame, with a gap in it, before the call. The last call comes
+// after it, for what this function and GOMP_parallel leave, and is a jump.
 extern "C" __attribute__((noinline)) void evokernel_scrub()
 {
     if (omp_get_level()) abort();  // the last call left a parallel region open: its threads are still at work
-    forget_registers();
-    scrub_thread();
-#pragma omp parallel
-    {
-        forget_registers();
-        scrub_thread();
-    }
+    GOMP_parallel(evokernel_scrub_thread, nullptr, 0, 0);
+    evokernel_scrub_thread(nullptr);
 }

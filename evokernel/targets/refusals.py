@@ -20,9 +20,12 @@ _LIBM = (
     "a?(?:sin|cos|tan)h?|atan2|sincos|exp|exp2|exp10|expm1|log|log2|log10|log1p|logb|ilogb|pow|sqrt|cbrt|hypot|erfc?|[tl]gamma|floor|ceil|round|trunc|"
     "roundeven|rint|nearbyint|l?l?rint|ll?round|fmod|remainder|remquo|fma|fmax|fmin|fdim|fabs|copysign|ldexp|frexp|scalbl?n|modf|nextafter|nexttoward|nan"
 )
+# Entries of OpenMP's library that give kernels memory on its heap, next to which something can be kept from call to call: a task's copies, reductions
+# over tasks, prefix sums and last values under a condition (for which the plain loop_start is), iterations that wait for others.
+_KEEPING = r"(?:task\w*|parallel_reductions|(?:loop|loop_ull)(?:_ordered)?_start|sections2_start|scope_\w*|workshare_\w*|\w*doacross\w*)"
 _ALLOWED = re.compile(
     rf"(?:(?:{_LIBM})[fl]?|__\w+_finite|_ZGV[bcde][NM]\d+\w+|mem(?:cpy|set|move|cmp|chr)|bcmp|strlen|"
-    r"GOMP_(?!parallel_(?:\w+_)?start|parallel_end)(?:parallel|loop|barrier|critical_(?:start|end)$|atomic_|sections|single_|ordered_|scope_|task|cancel|doacross|workshare)\w*|"
+    rf"GOMP_(?!parallel_(?:\w+_)?start|parallel_end|{_KEEPING}$)(?:parallel|loop|barrier|critical_(?:start|end)$|atomic_|sections|single_|ordered_|cancel)\w*|"
     r"omp_(?:get_(?!wti)\w+|in_parallel|in_final))_?"
 )
 _SCRATCH = "declare `// @scratch NAME dtype [dims]` in the plan and take it as an argument"
@@ -33,6 +36,11 @@ _HINTS = (
     (re.compile(r"abort$|exit$|_exit$|__assert_fail$|_ZSt\d+__throw|__cxa_"), "a kernel has no exceptions, assertions or exits; remove the check"),
     (re.compile(r"omp_set_|omp_init_|kmp_"), "thread settings and locks are not a kernel's; use clauses such as num_threads(n) or schedule(static)"),
     (re.compile(r"omp_get_wti|\w*(clock|time)\w*$"), "a kernel has no clock; remove it"),
+    (
+        re.compile(rf"GOMP_{_KEEPING}$"),
+        "its memory outlives the call. Instead of tasks, depend, reductions over tasks, scan and ordered(n), write `#pragma omp parallel for`, "
+        "with schedule(dynamic) for uneven work, reduction(+ : s) for sums, a switch over the iteration's number for unlike work",
+    ),
     (re.compile(r"GOMP_critical_name"), "a named critical section keeps state; use an unnamed one, an atomic or a reduction"),
     (re.compile(r"GOMP_target|GOMP_offload|omp_fulfill_event|GOMP_teams"), "only work on this machine's threads that ends with the call is accepted"),
     (re.compile(r"pthread_|std::thread|clone$|fork$"), "threads come from OpenMP only: #pragma omp parallel"),
@@ -57,6 +65,7 @@ _INSTRUCTIONS = {
         "processor state is not a kernel's",
     ),
     **dict.fromkeys(("frstor", "fldenv", "fsave", "fnsave", "fstenv", "fnstenv"), "processor state is not a kernel's"),
+    **dict.fromkeys(("popf", "popfw", "popfq", "std"), "flags of the processor survive a launch"),
 }  # fmt: skip
 _SEGMENT = re.compile(r"\b[fg]s:")
 
@@ -111,7 +120,8 @@ def _import_refused(name: str, code: str) -> KernelFileError:
     if not hint:
         hint = "define it in this file; from libraries a kernel may use the math functions, memcpy and the like, and OpenMP"
     shown = f"operator {plain}" if name[:4] in _OPERATORS else plain
-    return refuse(f"{shown} is not allowed: {hint}", code, (plain, f"__builtin_{plain}", "assert" if "assert" in plain else ""))
+    directive = plain.removeprefix("GOMP_").partition("_")[0]  # `#pragma omp task` calls GOMP_task
+    return refuse(f"{shown} is not allowed: {hint}", code, (plain, f"__builtin_{plain}", "assert" if "assert" in plain else directive))
 
 
 def _load_time_code(object_file: ObjectFile, code: str) -> KernelFileError:
@@ -147,7 +157,8 @@ def check_instructions(listing: str, code: str) -> None:
     for match in re.finditer(r"^\s*[0-9a-f]+:\t(?:(?:rep\w*|lock|data16|notrack|bnd|cs|ds) )*([a-z]\w*)", listing, re.MULTILINE):
         found.add(match.group(1))
     for name in sorted(found & set(_INSTRUCTIONS)):
-        words = (f"__{name}", f"_{name}", f"__builtin_ia32_{name}", "_mm_setcsr", "_MM_SET_FLUSH_ZERO_MODE", "_MM_SET_DENORMALS_ZERO_MODE", name)
+        of_flags = ("__writeeflags", "__builtin_ia32_writeeflags_u64", "_mm_setcsr", "_MM_SET_FLUSH_ZERO_MODE", "_MM_SET_DENORMALS_ZERO_MODE")
+        words = (f"__{name}", f"_{name}", f"__builtin_ia32_{name}", *of_flags, name)
         raise refuse(f"the instruction {name} is refused: {_INSTRUCTIONS[name]}", code, words)
     if _SEGMENT.search(listing):
         message = "access through a segment register (thread pointer) is refused: use arguments and local variables"

@@ -62,7 +62,7 @@ def _timed(timing: Timing, *, gpu: bool) -> dict[str, str]:
     clock = "time between two events around one captured graph, checked against the judge's clock" if gpu else "the judge's clock alone"
     return {
         "calls": f"{calls}; {timing.verified_calls} timed calls compared in full: chosen in secret, and each new fastest one that is still there",
-        "memory": "up to twelve calls in each mode came secretly on inputs new to the process: they may not be clearly slower than others",
+        "memory": "up to twelve calls in each mode came secretly on inputs new to the process: not slower than others, and like eager",
         "clock": f"{clock}; rotating over three sets of buffers and of inputs; cold: evicted from the caches before each call; {timing.score} counts",
         "speedup": f"blocks of kernel, baseline, baseline, kernel, two ratios each; median, with the {CONFIDENCE:.0%} interval of order statistics, "
         "which assumes nothing about the noise; only its lower end counts",

@@ -1,5 +1,4 @@
-"""Timed calls on inputs that a kernel's process has not met: what remembers its answers is slower on them, what guesses is wrong on the one
-whose answer is known."""
+"""Timed calls on inputs that a kernel's process has not met: what remembers its answers is slower on them, what guesses is unlike the reference."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ import torch
 
 from evokernel import targets
 from evokernel.judge.candidate import Candidate
-from evokernel.judge.cases import Case, Cases
+from evokernel.judge.cases import Cases, Unseen
 from evokernel.judge.contestant import Failure
 from evokernel.judge.timed import TimedCandidate
 from evokernel.judge.workshop import Workshop
@@ -49,7 +48,7 @@ def shop(own_folders: Path) -> Iterator[Workshop]:
 def entrant(shop: Workshop) -> Iterator[Callable[..., TimedCandidate]]:
     candidates: list[Candidate] = []
 
-    def made(before: str, unseen: list[Case | dict[str, torch.Tensor]], seconds: float = 0.0, mode: str = "cold") -> TimedCandidate:
+    def made(before: str, unseen: list[Unseen], seconds: float = 0.0, mode: str = "cold") -> TimedCandidate:
         candidate = Candidate(shop, make_kernel(SOFTMAX.format(before=before), "cpp"), 20.0)
         candidates.append(candidate)
         return TimedCandidate(candidate, candidate.load(candidate.build(0, None)), shop.cases.timed(), {mode: unseen}, {mode: seconds})
@@ -62,17 +61,33 @@ def entrant(shop: Workshop) -> Iterator[Callable[..., TimedCandidate]]:
 def test_they_are_met_nowhere_else() -> None:
     cases = Cases(load_task(TASK), master_seed=3)
     unseen = cases.unseen()
-    assert list(unseen) == ["cold", "warm"] and [sum(isinstance(u, Case) for u in found) for found in unseen.values()] == [1, 1]
-    everything = [*unseen["cold"], *unseen["warm"], *(c for c in cases.correctness() if not c.variant)]
-    draws = [u.placed_inputs if isinstance(u, Case) else u for u in everything]
-    assert len({float(d["x"].double().sum()) for d in draws}) == len(draws) and min(map(len, unseen.values())) >= 7
+    assert list(unseen) == ["cold", "warm"] and {len(found) for found in unseen.values()} == {12}
+    draws = [u.inputs for found in unseen.values() for u in found] + [c.placed_inputs for c in cases.correctness() if not c.variant]
+    assert len({float(d["x"].double().sum()) for d in draws}) == len(draws)
+    assert all(torch.equal(u.outputs["out"], torch.softmax(u.inputs["x"], -1)) for u in unseen["warm"])
+
+
+def test_which_outputs_are_like_the_reference() -> None:
+    cases = Cases(load_task(TASK), master_seed=4)
+    one, other = cases.unseen()["cold"][:2]
+    noise = 1 + 1e-6 * torch.randn_like(one.outputs["out"])
+    assert cases.alike(one, {"out": one.outputs["out"] * noise})
+    assert not cases.alike(one, other.outputs)
+    assert not cases.alike(one, {"out": torch.full_like(noise, float("nan"))})
+    some = one.outputs["out"].clone()
+    some[: len(some) // 4] = other.outputs["out"][: len(some) // 4]
+    assert not cases.alike(one, {"out": some})
+
+
+def marked(shop: Workshop) -> Unseen:
+    x = shop.cases.timed()[0].placed_inputs["x"].clone()
+    x.view(-1)[0] = MARK
+    return Unseen({"x": x}, {"out": torch.softmax(x, -1)})
 
 
 def test_slower_on_what_it_has_not_met_is_remembering(shop: Workshop, entrant: Callable[..., TimedCandidate]) -> None:
-    x = shop.cases.timed()[0].placed_inputs["x"].clone()
-    x.view(-1)[0] = MARK
     for before, mode, remembers in ((AGAIN, "cold", True), (AGAIN, "warm", True), ("", "cold", False), ("", "warm", False)):
-        timed = entrant(before, [{"x": x}] * 7, mode=mode)
+        timed = entrant(before, [marked(shop)] * 7, mode=mode)
         for _ in range(60):
             timed.run(mode)
         if not remembers:
@@ -84,9 +99,7 @@ def test_slower_on_what_it_has_not_met_is_remembering(shop: Workshop, entrant: C
 
 
 def test_a_race_does_not_end_before_enough_was_met(shop: Workshop, entrant: Callable[..., TimedCandidate]) -> None:
-    x = shop.cases.timed()[0].placed_inputs["x"].clone()
-    x.view(-1)[0] = MARK
-    never, now = (entrant(AGAIN, [{"x": x}] * 12, seconds) for seconds in (1e9, 0.0))
+    never, now = (entrant(AGAIN, [marked(shop)] * 12, seconds) for seconds in (1e9, 0.0))
     for _ in range(10):
         never.run("cold")
     assert not never.met_enough("cold") and never.met_enough("warm")
@@ -99,11 +112,9 @@ def test_a_race_does_not_end_before_enough_was_met(shop: Workshop, entrant: Call
 
 def test_a_guess_on_what_it_has_not_met_is_wrong(shop: Workshop, entrant: Callable[..., TimedCandidate]) -> None:
     for mode, unseen in shop.cases.unseen().items():
-        known = unseen[0]
-        assert isinstance(known, Case)
-        first = float(known.placed_inputs["x"].view(-1)[0])
-        timed = entrant(f"if (x[0] == {first!r}f) {{ out[0] = 0; return; }}", [known], mode=mode)
-        with pytest.raises(Failure) as failure:
+        first = float(unseen[0].inputs["x"].view(-1)[0])
+        timed = entrant(f"if (x[0] == {first!r}f) {{ out[0] = 0; return; }}", unseen[:1], mode=mode)
+        with pytest.raises(Failure, match="wrong on inputs that it has not met before") as failure:
             for _ in range(60):
                 timed.run(mode)
         assert failure.value.status is Status.MISMATCH

@@ -3,11 +3,14 @@
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from evokernel.judge.lane import Lane
 from evokernel.judge.own_code import build_native
+from tests.cheats.fixtures import fixtures
 
 STATE = """
 #include <stdint.h>
@@ -78,3 +81,73 @@ def test_nothing_past_a_stack_is_read(tmp_path: Path, own_folders: Path) -> None
     native = build_native(own_folders / "cache" / "evokernel")
     done = subprocess.run([str(tmp_path / "thread"), str(native)], capture_output=True, text=True, check=False, env={"OMP_NUM_THREADS": "1"})
     assert (done.returncode, done.stdout) == (0, "scrubbed\n"), done.stderr
+
+
+# Writes a word all over a megabyte of each thread's stack, from its first frame down, and counts how many of them are there later. By hand, as
+# compiled functions have frames of their own.
+STACKS = """
+#include <sys/mman.h>
+#include <stdint.h>
+extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
+extern "C" __attribute__((naked)) void mark(void*) {
+    asm("lea -1048576(%rsp), %rdi; mov $1048576, %ecx; mov $0x5A, %eax; rep stosb; ret");
+}
+extern "C" __attribute__((naked)) void count(void*) {
+    asm("lea -1048576(%rsp), %rsi; xor %eax, %eax;"
+        "1: cmpl $0x5A5A5A5A, (%rsi); jne 2f; inc %rax; 2: add $4, %rsi; cmp %rsp, %rsi; jb 1b;"
+        "lock addq %rax, (%rdi); ret");
+}
+static void touch_one(void*) {
+    char* at = static_cast<char*>(__builtin_frame_address(0)) - (1 << 19);
+    *static_cast<volatile char*>(at) = 0x5A;
+}
+static void resident_pages(void* found) {
+    unsigned char pages[256] = {};
+    const uintptr_t page = reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) & ~uintptr_t(4095);
+    mincore(reinterpret_cast<void*>(page - (1 << 20)), 1 << 20, pages);
+    for (unsigned char page : pages) __atomic_fetch_add(static_cast<long*>(found), page & 1, __ATOMIC_SEQ_CST);
+}
+extern "C" void mark_all() { mark(nullptr); GOMP_parallel(mark, nullptr, 0, 0); }
+extern "C" long count_all() { long n = 0; count(&n); GOMP_parallel(count, &n, 0, 0); return n; }
+extern "C" void touch() { GOMP_parallel(touch_one, nullptr, 0, 0); }
+extern "C" long resident() { long n = 0; GOMP_parallel(resident_pages, &n, 0, 0); return n; }
+"""
+STACKS_PROBE = """
+import ctypes, sys
+stacks, native = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(sys.argv[2])
+stacks.count_all.restype = stacks.resident.restype = ctypes.c_long
+native.evokernel_scrub()
+stacks.touch()
+native.evokernel_scrub()
+print(stacks.resident())
+for _ in range(3):
+    stacks.mark_all()
+    before = stacks.count_all()
+    native.evokernel_scrub()
+    print(before, stacks.count_all())
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="assembly of x86-64")
+def test_no_word_of_a_call_is_left_on_a_stack_and_no_other_page_is_touched(tmp_path: Path, own_folders: Path) -> None:
+    """To the last one: a gap in a frame of the scrubbing function holds a counter."""
+    (tmp_path / "stacks.cpp").write_text(STACKS)
+    library = tmp_path / "stacks.so"
+    subprocess.run(["g++", "-O1", "-fopenmp", "-shared", "-fPIC", str(tmp_path / "stacks.cpp"), "-o", str(library)], check=True)
+    native = build_native(own_folders / "cache" / "evokernel")
+    environment = {"OMP_NUM_THREADS": "2", "OMP_STACKSIZE": "2M"}
+    command = ["bash", "-c", 'ulimit -s 2048; exec "$@"', "-", sys.executable, "-c", STACKS_PROBE, str(library), str(native)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    resident, *counts = done.stdout.split()
+    assert int(resident) < 2 * 64, done.stdout + done.stderr  # of 2 times 256
+    assert all(int(before) > 2 << 18 for before in counts[::2]), done.stdout
+    assert counts[1::2] == ["0"] * 3, done.stdout
+
+
+def test_all_the_work_is_in_the_time_of_a_warm_call(lane_for: Callable[[Path], Lane]) -> None:
+    """A sixth of it where the stack still holds what the call that warms up has computed."""
+    fixture = next(f for f in fixtures("cpp") if f.name == "finds_no_answers_on_the_stack")
+    verdict = lane_for(fixture.task).judge(fixture.kernel, patience=0.3)
+    assert verdict.timing
+    p10_us = {mode.mode: mode.p10_us for mode in verdict.timing.modes}
+    assert p10_us["warm"] > p10_us["cold"] / 2, verdict.timing.modes

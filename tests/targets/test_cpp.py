@@ -89,6 +89,7 @@ def run(target: CppTarget, text: str, directory: Path) -> list[float]:
         ('__builtin_printf("%f", a);', "", "prints nothing"),
         ("if (n < 0) __builtin_abort();", "", "remove the check"),
         ("_mm_setcsr(0x8040); out[0] = a;", "", "floating-point mode"),
+        ("__writeeflags(__readeflags() | 1 << 21); out[0] = a;", "", "popf is refused: flags of the processor survive"),
         ("thread_local int calls; calls += n; out[0] = calls;", "", "thread-local"),
         ("out[0] = (size_t)__builtin_thread_pointer();", "", "segment register"),
         (
@@ -110,6 +111,34 @@ def test_what_makes_host_code_dangerous_is_refused(target: CppTarget, build_dire
     with pytest.raises(KernelFileError) as caught:
         build(target, with_body(body, before), build_directory)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ("#pragma omp task firstprivate(n)\nout[0] = n;", "task"),
+        ("#pragma omp taskwait depend(in: out)\nout[0] = a;", "task"),
+        ("#pragma omp taskgroup\nout[0] = a;", "task"),
+        ("#pragma omp parallel\n#pragma omp single\n#pragma omp taskloop\nfor (int64_t i = 0; i < n; ++i) out[i] = x[i];", "taskloop"),
+        ("#pragma omp parallel reduction(task, +: a)\na += n;\nout[0] = a;", "reductions"),
+        ("#pragma omp parallel for reduction(task, +: a)\nfor (int64_t i = 0; i < n; ++i) a += x[i];\nout[0] = a;", "reductions"),
+        ("#pragma omp parallel\n#pragma omp sections reduction(task, +: a)\n{\na += n;\n}\nout[0] = a;", "reduction"),
+        ("#pragma omp parallel\n#pragma omp scope reduction(task, +: a)\na += n;\nout[0] = a;", "scope"),
+        (
+            "#pragma omp parallel for ordered(1)\nfor (int64_t i = 1; i < n; ++i) {\n#pragma omp ordered depend(sink: i - 1)\nout[i] = out[i - 1];\n"
+            "#pragma omp ordered depend(source)\n}",
+            "doacross",
+        ),
+        (
+            "#pragma omp parallel for reduction(inscan, +: a)\nfor (int64_t i = 0; i < n; ++i) {\na += x[i];\n"
+            "#pragma omp scan inclusive(a)\nout[i] = a;\n}",
+            "loop_start",
+        ),
+    ],
+)
+def test_what_makes_openmp_allocate_is_refused(target: CppTarget, build_directory: Path, body: str, name: str) -> None:
+    with pytest.raises(KernelFileError, match=rf"GOMP_\w*{name}\w* is not allowed: .* write `#pragma omp parallel for`"):
+        build(target, with_body(body), build_directory)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +171,12 @@ def test_pasted_words_cannot_reach_the_assembler(target: CppTarget, build_direct
             "#include <algorithm>",
         ),
         (
-            "#pragma omp parallel\n#pragma omp single\nfor (int64_t i = 0; i < n; i += 16) {\n#pragma omp task\n"
-            "for (int64_t k = i; k < i + 16; ++k) out[k] = x[k] * a;\n}",
+            "int64_t end;\n#pragma omp parallel private(end)\n{\n#pragma omp single copyprivate(end)\nend = n;\n"
+            "#pragma omp for schedule(dynamic) nowait\nfor (int64_t i = 0; i < end; ++i) out[i] = x[i] * a;\n}",
+            "",
+        ),
+        (
+            "#pragma omp parallel for ordered schedule(dynamic)\nfor (int64_t i = 0; i < n; ++i) {\n#pragma omp ordered\nout[i] = x[i] * a;\n}",
             "",
         ),
         (
