@@ -74,7 +74,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Unseen:
-    """Inputs of the first variant that no case holds, and what the reference gives for them in the task's own dtypes, both where kernels run."""
+    """Inputs of the first variant, and weights unless known ones stay bound, that no case holds; what the reference gives for them in the task's own
+    dtypes. Both where kernels run."""
 
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
@@ -116,7 +117,8 @@ class Cases:
         self._eager_abs: dict[tuple[Case, str], Tensor | None] = {}
         self._trusted: dict[tuple[int, str, str], Measured] = {}  # (variant, regime, output)
         self._plans: dict[int, InputPlan] = {}
-        self._unseen: dict[str, list[Unseen]] | None = None
+        self._unseen: dict[bool, dict[str, list[Unseen]]] = {}  # by whether they have weights of their own
+        self._counters: bool | None = None  # how weights can be drawn anew, if they can
         self.weights = self._weight_versions()
         self.placed_weights = {version: place(weights) for version, weights in self.weights.items()}
         loaded.bind(self.weights[0])
@@ -134,7 +136,7 @@ class Cases:
         """Compute everything that `correctness`, `timed` and `unseen` will need, as far as the memory allows."""
         for case in self.correctness():
             self.budgets(case)
-        self.unseen()
+        self.unseen(prepares=False)
 
     def timed(self) -> list[Case]:
         """The cases timed calls run on: three own draws of the first variant."""
@@ -144,25 +146,31 @@ class Cases:
         """A cheap first look: two own draws of the first variant."""
         return self.timed()[:2]
 
-    def unseen(self) -> dict[str, list[Unseen]]:
+    def unseen(self, *, prepares: bool) -> dict[str, list[Unseen]]:
         """For timed calls, by mode: what a call on them takes says whether a kernel computes its answers or remembers them. A mode is missing where
-        scalars vary from call to call (a slot is captured anew for those, on its data) or the memory is short."""
-        if self._unseen is None:
-            self._unseen, signature = {}, self.loaded.task.variants[0]
-            size_bytes = sum(s.size_bytes for s in (*signature.inputs, *signature.outputs))
-            fit = self._limit // _CACHE_SHARE // max(1, size_bytes)
+        scalars vary from call to call (a slot is captured anew for those, on its data) or the memory is short.
+
+        Args:
+            prepares: the kernel prepares something from the weights, which then stay those of the known cases.
+        """
+        own = not prepares and self._counters is not None
+        if own not in self._unseen:
+            found, signature = self._unseen.setdefault(own, {}), self.loaded.task.variants[0]
+            fit = self._limit // _CACHE_SHARE // max(1, sum(s.size_bytes for s in signature.tensors))
             for mode in sorted(MODES, key=lambda m: m != self.loaded.task.options.score):  # that which counts first: the memory may do for one
                 if fit >= FEWEST_UNSEEN and not any(s.varies for s in signature.scalars):
-                    self._unseen[mode] = self._drawn(mode, min(_UNSEEN, fit))
-                    fit -= len(self._unseen[mode])
-        return self._unseen
+                    found[mode] = self._drawn(mode, min(_UNSEEN, fit), own_weights=own)
+                    fit -= len(found[mode])
+        return self._unseen[own]
 
-    def _drawn(self, mode: str, most: int) -> list[Unseen]:
+    def _drawn(self, mode: str, most: int, *, own_weights: bool) -> list[Unseen]:
         start, found = time.monotonic(), list[Unseen]()
         while len(found) < FEWEST_UNSEEN or (len(found) < most and time.monotonic() - start < _UNSEEN_S):
-            draw = self.loaded.draw(0, self._seed("unseen", mode, len(found)))
-            outputs = self.loaded.run(draw, self.weights[0])
-            found.append(Unseen(self._place(draw.tensors), self._place(outputs)))
+            draw, weights = self.loaded.draw(0, self._seed("unseen", mode, len(found))), dict[str, Tensor]()
+            if own_weights:
+                weights = redraw_weights(self.loaded, self._seed("unseen weights", mode, len(found)), counters=bool(self._counters))
+            outputs = self.loaded.run(draw, weights or self.weights[0])
+            found.append(Unseen(self._place({**draw.tensors, **weights}), self._place(outputs)))
         return found
 
     def alike(self, unseen: Unseen, outputs: Mapping[str, Tensor]) -> bool:
@@ -271,6 +279,7 @@ class Cases:
             versions = {n: redraw_weights(self.loaded, self._seed("weights", n), counters=counters) for n in (0, 1)}
             with suppress(TaskError):
                 if all(_as_finite(self.loaded.run(draw, w), before) for w in versions.values()):
+                    self._counters = counters
                     return versions
         self.notes.append("parameters keep their values from the constructor: with others the reference fails or gives NaN or Inf")
         return {0: {name: tensor.clone() for name, tensor in original.items()}}

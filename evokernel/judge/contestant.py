@@ -198,17 +198,20 @@ class Seat:
         return [(slot + n) % slots for n in range(slots + secrets.randbelow(most - slots + 1))]
 
     def stage(self, inputs: Mapping[int, Inputs], held: Mapping[int, Inputs], timeout_s: float) -> None:
-        """Have inputs put into these slots in the next warm turn, between the call that warms up and the first timed one. The former is on what the
-        slots held, and hold again when this is done."""
+        """Have inputs (weights may be among them) put in place right before the first timed call on each of these slots in the next turn: after the
+        call that warms up, which is on what was `held`, as are the calls on other slots. The weights of the last one stay."""
         if self.memory.machine.between is None:
             self._staged = dict(inputs)
             return
         for slot, tensors in inputs.items():
-            self.memory.fill_inputs(slot, tensors)
-        self.memory.machine.settle()
-        self.contestant.request({"op": "stage", "plan": self._key, "slots": list(inputs)}, timeout_s)
-        for slot in inputs:
-            self.memory.fill_inputs(slot, held[slot])
+            self._put(slot, tensors)
+            self.memory.machine.settle()
+            self.contestant.request({"op": "stage", "plan": self._key, "slot": slot}, timeout_s)
+            self._put(slot, held[slot])
+
+    def _put(self, slot: int, tensors: Inputs) -> None:
+        self.memory.fill_inputs(slot, tensors)
+        self.memory.put_weights(tensors)
 
     def turn(self, slots: Sequence[int], mode: str, timeout_s: float) -> list[float]:
         """As `call`, on each of these slots: `cold` with nothing of it in the caches, `warm` after a call that is not timed (`warmed`: that came), on
@@ -222,8 +225,8 @@ class Seat:
             self.call(slots[0], timeout_s)
             if self.scratch:  # a candidate's stacks would keep what it has computed
                 self.ready(slots[0], timeout_s)
-            if staged := self._staged.pop(slots[0], None):
-                self.memory.fill_inputs(slots[0], staged)
+        if staged := self._staged.pop(slots[0], None):
+            self._put(slots[0], staged)
         if self.scratch:
             self.poison(slots[0])
         if mode == "cold":

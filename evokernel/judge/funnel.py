@@ -107,7 +107,7 @@ class Funnel:
         seconds = machine.race_s * rules.patience
         other = "warm" if score == "cold" else "cold"
         entrant = TimedCandidate(
-            candidate, loaded, self.shop.cases.timed(), self.shop.cases.unseen(), {score: seconds, other: _BESIDE_SHARE * seconds}
+            candidate, loaded, self.shop.cases.timed(), self.shop.cases.unseen(prepares=prepares), {score: seconds, other: _BESIDE_SHARE * seconds}
         )
         run = partial(race, entrant, steady=machine.steady, placement=machine.placement)
         last = {rivals[-1].name: entrant.met_enough}  # who waits: unseen inputs are spread over the races with all of them

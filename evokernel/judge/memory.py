@@ -78,8 +78,13 @@ class TaskMemory:
             self.poison(slot, nan=False)
             for spec in self.signature.inputs:
                 self._inputs[slotted(spec.name, slot)].zero_()
+        self.put_weights(tensors)
+
+    def put_weights(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copy those weights in that are among these, for calls that prepare nothing from them."""
         for spec in self.signature.weights:
-            self._inputs[spec.name].copy_(flat(tensors[spec.name], spec.span))
+            if spec.name in tensors:
+                self._inputs[spec.name].copy_(flat(tensors[spec.name], spec.span))
 
     def changed(self, slot: int, tensors: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> list[str]:
         """Inputs and weights that are not what was filled in any more."""

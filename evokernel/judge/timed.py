@@ -36,14 +36,9 @@ UNREPEATABLE = (
 )
 
 
-def _by_unseen() -> dict[bool, list[float]]:
-    return {True: [], False: []}
-
-
 class _Meeting:
     """A kernel and inputs that its process has not met yet (see Cases.unseen), each for one secretly chosen call of a race in one mode. Notes what
-    these calls took (True) and those before them (False), and likewise the first calls on all slots of cold turns: an earlier one may have done
-    the work. (Not of warm ones: what is staged is in no buffer before.)
+    these calls took (True) and those before them (False).
 
     Args:
         seconds: they are spread over so much time from the first call on: a kernel may behave for a while.
@@ -57,11 +52,11 @@ class _Meeting:
         self._due_s = sorted(secret.uniform(0, seconds) for _ in unseen)
         self._began_s: float | None = None
         self._next: list[Unseen | None] = []  # for the next calls, backwards: known inputs (None), then unseen ones
-        self._calls_us, self._turns_us = _by_unseen(), _by_unseen()
+        self._us: dict[bool, list[float]] = {True: [], False: []}
 
     def take(self, slots: Sequence[int]) -> dict[int, Unseen | None]:
-        """When it is time: which of these slots get unseen inputs, and which what they hold (None), filled in anew, so that only the inputs differ.
-        Known ones come first: who is wary after a surprise would be slow on them otherwise."""
+        """When it is time: which of these slots get unseen inputs, and which what they hold (None), put there anew, so that only the content
+        differs. Known ones come first: who is wary after a surprise would be slow on them otherwise."""
         now_s = time.monotonic()
         self._began_s = now_s if self._began_s is None else self._began_s
         if not self._next and self._left and now_s - self._began_s >= self._due_s[0]:
@@ -69,25 +64,21 @@ class _Meeting:
             self._next = [self._left.pop(), *[None] * self._secret.choice(_CONTROLS)]
         return {slot: self._next.pop() for slot in slots if self._next}
 
-    def took(self, new: Mapping[int, Unseen | None], calls_us: Mapping[int, float], *, ahead: bool) -> None:
-        """What the first calls of a turn took, on the slots of `take` among others. `ahead`: whether one of them can have done another's work."""
+    def took(self, new: Mapping[int, Unseen | None], calls_us: Mapping[int, float]) -> None:
+        """What calls on the slots of `take` took."""
         for slot, unseen in new.items():
-            self._calls_us[unseen is not None].append(calls_us[slot])
-        if new and ahead:
-            self._turns_us[any(new.values())].append(sum(calls_us.values()))
+            self._us[unseen is not None].append(calls_us[slot])
 
     def enough(self) -> bool:
         """Whether enough calls were on unseen inputs."""
-        return len(self._calls_us[True]) >= self._wanted
+        return len(self._us[True]) >= self._wanted
 
     def slower(self) -> float:
-        """How many times as long calls on unseen inputs take as those before them, or their turns: of both the quick ones. Noise only adds, and a
-        kernel cannot be quick on what it has not met. 1 where there are too few."""
-        ratios = [
-            quantile(took_us[True], _QUICK) / quantile(took_us[False], _QUICK)
-            for took_us in (self._calls_us, self._turns_us) if len(took_us[True]) >= FEWEST_UNSEEN and took_us[False]
-        ]  # fmt: skip
-        return max(ratios, default=1.0)
+        """How many times as long calls on unseen inputs take as those before them: of both the quick ones. Noise only adds, and a kernel cannot be
+        quick on what it has not met. 1 where there are too few."""
+        if len(self._us[True]) < FEWEST_UNSEEN:
+            return 1.0
+        return quantile(self._us[True], _QUICK) / quantile(self._us[False], _QUICK)
 
 
 class TimedCandidate:
@@ -112,7 +103,7 @@ class TimedCandidate:
         self.verified = 0
         self._secret = random.Random(secrets.randbits(64))
         self._turns: dict[str, list[list[float]]] = {mode: [] for mode in MODES}
-        self._turns_apart: list[list[float]] = []  # whose first calls may differ from their repetitions, as they came on staged inputs
+        self._turns_apart: list[list[float]] = []  # with calls on staged inputs
         self._unseen = {mode: _Meeting((unseen or {}).get(mode, ()), (seconds or {}).get(mode, 0.0), self._secret) for mode in MODES}
 
     def run(self, mode: str) -> list[float]:
@@ -127,41 +118,40 @@ class TimedCandidate:
                 self._held[slot] = case_index
         if self._candidate.shop.machine.seals:
             seat.ready(slots[0], limit_s)
-        unseen = self._unseen[mode]
+        meeting = self._unseen[mode]
         # Not in the first of several calls: the GPU changes over to its process then.
-        new = unseen.take([*cases][1:] or [*cases])
-        self._put(new, cases, mode)
-        if any(new.values()):
-            del slots[len(cases) :]  # what can be compared is then the first call on them
+        new = meeting.take([*cases][1:] or [*cases])
+        self._stage(new, cases)
+        met = {slot: unseen for slot, unseen in new.items() if unseen}  # one at most
+        for slot in met:
+            del slots[slots.index(slot) + 1 :]  # its outputs are to be looked at, and its weights are still there
         took_us = seat.turn(slots, mode, limit_s)
-        (self._turns_apart if new and mode == "warm" else self._turns[mode]).append(took_us)
-        first_us = dict(zip(cases, took_us, strict=False))
+        for slot, unseen in met.items():
+            self._meets(slot, unseen)
+        (self._turns_apart if new else self._turns[mode]).append(took_us)
+        meeting.took(new, dict(zip(cases, took_us, strict=False)))
         last_us = dict(zip(slots[-len(cases) :], took_us[-len(cases) :], strict=True))  # of each slot: its outputs are still there
-        unseen.took(new, first_us, ahead=mode == "cold" and len(cases) > 1)
         chosen = self._secret.choice(slots) if self._secret.random() < _VERIFY_SHARE else None
         for slot, elapsed_us in last_us.items():
-            if met := new.get(slot):
-                self._alike(slot, met)
-            elif elapsed_us < self._fastest_us.get(mode, math.inf) or slot == chosen:
+            if slot not in met and (elapsed_us < self._fastest_us.get(mode, math.inf) or slot == chosen):
                 self._fastest_us[mode] = min(elapsed_us, self._fastest_us.get(mode, math.inf))
                 self._verify(slot, cases[slot])
         return took_us
 
-    def _put(self, new: Mapping[int, Unseen | None], cases: Mapping[int, int], mode: str) -> None:
-        """Put what is new into its slots: for warm calls when the one that warms up, on what the slot holds, has passed."""
-        held = {slot: self._cases[cases[slot]].placed_inputs for slot in new}
-        put = {slot: held[slot] if unseen is None else unseen.inputs for slot, unseen in new.items()}
-        if put and mode == "warm":
-            self._loaded.seat.stage(put, held, self._candidate.call_limit_s)
-        for slot, unseen in new.items():
-            if mode == "cold":
-                self._loaded.seat.memory.fill_inputs(slot, put[slot])
-            if unseen is not None:
-                del self._held[slot]
+    def _stage(self, new: Mapping[int, Unseen | None], cases: Mapping[int, int]) -> None:
+        """Have what is new put in place right before its call; until then no kernel can see it."""
+        if new:
+            held = {slot: {**self._cases[n].placed_inputs, **self._cases[n].placed_weights} for slot, n in cases.items() if slot in new}
+            inputs = {slot: held[slot] if unseen is None else unseen.inputs for slot, unseen in new.items()}
+            self._loaded.seat.stage(inputs, held, self._candidate.call_limit_s)
 
-    def _alike(self, slot: int, unseen: Unseen) -> None:
-        if not self._candidate.shop.cases.alike(unseen, self._loaded.seat.memory.outputs(slot)):
+    def _meets(self, slot: int, unseen: Unseen) -> None:
+        """Look at the outputs of the call on unseen inputs, and forget these."""
+        memory = self._loaded.seat.memory
+        if not self._candidate.shop.cases.alike(unseen, memory.outputs(slot)):
             raise Failure(Status.MISMATCH, GUESSES)
+        memory.put_weights(self._cases[0].placed_weights)
+        del self._held[slot]
 
     def met_enough(self, mode: str) -> bool:
         """Whether a race in this mode may end: enough calls were on unseen inputs. Calls on them after the race would be another phase, in which a

@@ -50,7 +50,8 @@ class LoadedPlan:
         slots = {int(name.rpartition(SLOT_MARK)[2]) for name in self._windows if SLOT_MARK in name}
         # By slot: outputs, scratch. The first window holds inputs and weights.
         self._written = {s: [_bytes_of(window, s) for window in windows[1:]] for s in slots} if self._stream else {}
-        self._inputs = {s: _bytes_of(windows[0], s) for s in slots} if self._stream else {}
+        weights = _bytes_of(windows[0], None) if self._stream else []
+        self._inputs = {s: _bytes_of(windows[0], s) + weights for s in slots} if self._stream else {}
         self._staged: dict[int, list[torch.Tensor]] = {}
         self._calls = {slot: self._compiled(plan.steps, slot) for slot in slots}
         self._prepare = self._compiled(plan.prepare, None)
@@ -85,13 +86,13 @@ class LoadedPlan:
             calls.append((partial(self._cleaner.before, mode, self._graphs[slot], fill), self._graphs[slot]))
         return timed(calls, self._stream)
 
-    def stage(self, slots: Sequence[int]) -> None:
-        """Keep the inputs that these slots hold in memory that no plan names. They are put back for the next timed call on each, after the one that
-        warms up, which so is a call on others (GPU only)."""
+    def stage(self, slot: int) -> None:
+        """Keep the inputs that a slot holds, and the weights, in memory that no plan names. They are put back right before the next timed call on it
+        (GPU only)."""
         assert self._stream is not None
         with torch.cuda.stream(self._stream):
-            self._staged = {slot: [tensor.clone() for tensor in self._inputs[slot]] for slot in slots}
-        self._stream.synchronize()  # the judge fills the slots anew
+            self._staged[slot] = [tensor.clone() for tensor in self._inputs[slot]]
+        self._stream.synchronize()  # the judge fills the slot anew
 
     def _fill_buffers(self, slot: int, done: Collection[int], poison: Sequence[int]) -> None:
         """Before a timed call on a slot: put its staged inputs back. Of what calls have written leave nothing but the outputs of the slots that
@@ -170,9 +171,10 @@ class LoadedPlan:
         return lambda: void(tensor.zero_())
 
 
-def _bytes_of(window: AnyWindow, slot: int) -> list[torch.Tensor]:
-    """The buffers of one slot in a window of GPU memory, uint8."""
-    return [gpu_bytes(low, high - low) for name, (low, high) in window.ranges().items() if name.endswith(f"{SLOT_MARK}{slot}") and high > low]
+def _bytes_of(window: AnyWindow, slot: int | None) -> list[torch.Tensor]:
+    """The buffers of one slot, or of none, in a window of GPU memory, uint8."""
+    of = "" if slot is None else str(slot)
+    return [gpu_bytes(low, high - low) for name, (low, high) in window.ranges().items() if name.partition(SLOT_MARK)[2] == of and high > low]
 
 
 def void(_: object) -> None:
@@ -213,7 +215,7 @@ class Runner:
         if op == "prime":
             self._plans[request["plan"]].prime(request["slot"])
         elif op == "stage":
-            self._plans[request["plan"]].stage(request["slots"])
+            self._plans[request["plan"]].stage(request["slot"])
         elif op == "ready":
             self._plans[request["plan"]].ready(request["slot"])
         elif op == "bind":

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from .processes import libc
 
-STACK_BYTES = 2 << 20  # of the main thread; zygotes.py gives the others the same, and all of it is overwritten between calls
+STACK_BYTES = 2 << 20  # of the main thread; zygotes.py gives the others the same, and what calls leave there is overwritten between them
 
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_SET_SECCOMP = 22

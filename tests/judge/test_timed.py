@@ -27,7 +27,8 @@ class Known(Case):
     def __init__(self, name: str) -> None:
         object.__setattr__(self, "name", name)
 
-    placed_inputs = property(lambda self: self.name)  # type: ignore[assignment]
+    placed_inputs = property(lambda self: {"x": self.name})  # type: ignore[assignment]
+    placed_weights = property(lambda self: {"w": "known"})  # type: ignore[assignment]
     __hash__ = object.__hash__
     __eq__ = object.__eq__
 
@@ -39,6 +40,7 @@ class Kernel:
     def __init__(self) -> None:
         self.known: set[str] = set()
         self.wrong: set[int] = set()
+        self.weights = "known"
         self.coin = 0.0
         self.calls = 0  # of this turn
 
@@ -64,6 +66,11 @@ class Kernel:
 class Remembers(Kernel):
     def call(self, held: dict[int, str], slot: int) -> float:
         return QUICK_US if self.met(held[slot]) else HONEST_US
+
+
+class RemembersWhatItMadeOfTheWeights(Kernel):
+    def call(self, held: dict[int, str], slot: int) -> float:
+        return QUICK_US if self.met(self.weights) else HONEST_US
 
 
 class WorksAhead(Kernel):
@@ -207,18 +214,25 @@ class FakeSeat(Seat):
         self.held: dict[int, str] = {}
         self.kernel, self.clock, self.rng = kernel, clock, rng
         machine = SimpleNamespace(between=between)
-        self.memory = cast(Any, SimpleNamespace(slots=3, machine=machine, fill_inputs=self.fill, same_outputs=self.right, outputs=int))
+        self.memory = cast(Any, SimpleNamespace(
+            slots=3, machine=machine, fill_inputs=self.fill, put_weights=self.put_weights, same_outputs=self.right, outputs=int,
+        ))  # fmt: skip
         self._call_us = math.inf
-        self.later: dict[int, str] = {}
+        self.later: dict[int, dict[str, str]] = {}
 
-    def fill(self, slot: int, inputs: str) -> None:
-        self.held[slot] = inputs
+    def fill(self, slot: int, inputs: dict[str, str]) -> None:
+        self.held[slot] = inputs["x"]
+
+    def put_weights(self, weights: dict[str, str]) -> None:
+        self.kernel.weights = weights.get("w", self.kernel.weights)
 
     def ready(self, slot: int, timeout_s: float) -> None:
         pass
 
     def stage(self, inputs: Any, held: Any, timeout_s: float) -> None:
-        self.later, self.held = dict(inputs), self.held | held
+        self.later = dict(inputs)
+        for slot, known in held.items():
+            self.fill(slot, known)
 
     def right(self, slot: int, expected: object) -> bool:
         return slot not in self.kernel.wrong
@@ -233,7 +247,8 @@ class FakeSeat(Seat):
             else:
                 kernel.calls += 1
                 kernel.call(self.held, slot)
-                self.held[slot] = self.later.pop(slot, self.held[slot])
+            if new := self.later.pop(slot, None):
+                self._put(slot, new)
             kernel.calls += 1
             us = kernel.call(self.held, slot)
             took_us.append(us + kernel.noise_us(us, self.rng, first=not took_us))
@@ -273,10 +288,10 @@ def raced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Kernel, int], R
         cases = SimpleNamespace(alike=lambda unseen, slot: slot not in kernel.wrong)
         candidate = SimpleNamespace(
             shop=SimpleNamespace(machine=SimpleNamespace(seals=cpu), cases=cases), call_limit_s=5.0, compare=compare, untouched=lambda *_: None,
-            fill=lambda loaded, slot, case: seat.fill(slot, case.name),
+            fill=lambda loaded, slot, case: seat.fill(slot, case.placed_inputs),
         )  # fmt: skip
         loaded = SimpleNamespace(seat=seat, build=SimpleNamespace(plan=SimpleNamespace(nondeterministic=False)))
-        unseen = {mode: [Unseen(cast(Any, f"unseen {n}, {mode}"), {}) for n in range(12)] for mode in ("cold", "warm")}
+        unseen = {mode: [Unseen(cast(Any, {"x": f"unseen {n}, {mode}", "w": f"{n}, {mode}"}), {}) for n in range(12)] for mode in ("cold", "warm")}
         known, seconds = [Known(f"case {n}") for n in range(3)], {"cold": 0.6, "warm": 0.21}
         entrant = TimedCandidate(cast(Candidate, candidate), cast(Loaded, loaded), known, unseen, seconds)
         races = [race(entrant, Rival(other), mode, seconds=s, ready=entrant.met_enough) for mode, s in seconds.items()]
@@ -332,8 +347,8 @@ def accepted(raced: Callable[..., Race], cheat: type[Kernel], *, cpu: bool) -> i
 
 
 CHEATS = [
-    Remembers, RemembersTheCallBefore, RemembersWhenWarm, IsWary, TossesACoin, IsWaryAndTosses, HasPhases, Guesses, ComputesThenGuesses, GuessesSome,
-    GuessesAtFirstSight,
+    Remembers, RemembersWhatItMadeOfTheWeights, RemembersTheCallBefore, RemembersWhenWarm, IsWary, TossesACoin, IsWaryAndTosses, HasPhases, Guesses,
+    ComputesThenGuesses, GuessesSome, GuessesAtFirstSight,
 ]  # fmt: skip
 OF_TURNS = [WorksAhead, WorksAheadWhenCold, RemembersWithinATurn, RemembersTheCallBeforeLateInATurn, IsWaryOfTurns]
 

@@ -60,16 +60,26 @@ def entrant(shop: Workshop) -> Iterator[Callable[..., TimedCandidate]]:
 
 def test_they_are_met_nowhere_else() -> None:
     cases = Cases(load_task(TASK), master_seed=3)
-    unseen = cases.unseen()
+    unseen = cases.unseen(prepares=False)
     assert list(unseen) == ["cold", "warm"] and {len(found) for found in unseen.values()} == {12}
     draws = [u.inputs for found in unseen.values() for u in found] + [c.placed_inputs for c in cases.correctness() if not c.variant]
     assert len({float(d["x"].double().sum()) for d in draws}) == len(draws)
     assert all(torch.equal(u.outputs["out"], torch.softmax(u.inputs["x"], -1)) for u in unseen["warm"])
 
 
+def test_weights_are_unseen_too_unless_the_kernel_prepares_something_from_them() -> None:
+    cases = Cases(load_task(TASK.with_name("warm.py")), master_seed=3)
+    own, bound = (cases.unseen(prepares=prepares)["warm"][0] for prepares in (False, True))
+    assert set(own.inputs) == {"x", "weight"} and set(bound.inputs) == {"x"}
+    assert all(not torch.equal(own.inputs["weight"], known["weight"]) for known in cases.weights.values())
+    for unseen, weight in ((own, own.inputs["weight"]), (bound, cases.weights[0]["weight"])):
+        assert torch.allclose(unseen.outputs["out"], unseen.inputs["x"] @ torch.softmax(weight, -1), atol=1e-5)
+    assert cases.alike(own, own.outputs) and not cases.alike(own, bound.outputs)
+
+
 def test_which_outputs_are_like_the_reference() -> None:
     cases = Cases(load_task(TASK), master_seed=4)
-    one, other = cases.unseen()["cold"][:2]
+    one, other = cases.unseen(prepares=False)["cold"][:2]
     noise = 1 + 1e-6 * torch.randn_like(one.outputs["out"])
     assert cases.alike(one, {"out": one.outputs["out"] * noise})
     assert not cases.alike(one, other.outputs)
@@ -111,7 +121,7 @@ def test_a_race_does_not_end_before_enough_was_met(shop: Workshop, entrant: Call
 
 
 def test_a_guess_on_what_it_has_not_met_is_wrong(shop: Workshop, entrant: Callable[..., TimedCandidate]) -> None:
-    for mode, unseen in shop.cases.unseen().items():
+    for mode, unseen in shop.cases.unseen(prepares=False).items():
         first = float(unseen[0].inputs["x"].view(-1)[0])
         timed = entrant(f"if (x[0] == {first!r}f) {{ out[0] = 0; return; }}", unseen[:1], mode=mode)
         with pytest.raises(Failure, match="wrong on inputs that it has not met before") as failure:

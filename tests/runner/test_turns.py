@@ -50,7 +50,8 @@ def test_staged_inputs_come_once_and_after_the_call_that_warms_up(monkeypatch: p
     plan._cleaner = cast(Cleaner, SimpleNamespace(before=lambda mode, call, fill: (call(), fill())))
     for slot in (1, 2):
         plan._inputs[slot][0].fill_(10 + slot)
-    plan.stage([1, 2])
+    plan.stage(1)
+    plan.stage(2)
     plan._inputs[1][0].fill_(1)
     plan.call([0, 1, 2, 0, 1], "warm", (7, 9))
     assert met == [(0, 0), (0, 0), (1, 1), (1, 11), (2, 12), (2, 12), (0, 0), (0, 0), (1, 11), (1, 11)]
