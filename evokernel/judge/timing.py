@@ -117,10 +117,10 @@ def uneven(turns: Sequence[Sequence[float]]) -> tuple[float, float]:
     return middle, statistics.median(max(turn) for turn in turns) - middle
 
 
-def first_over_again(turns: Sequence[Sequence[float]], slots: int, more_us: float = 0.0) -> float:
+def first_over_again(turns: Sequence[Sequence[float]], slots: int, more_us: float = 0.0, *, begin: int = 0) -> float:
     """How many times as long as their repetitions the first calls on the slots of a turn take together, as the median over turns; 1 where no turn has
-    any. `more_us` longer is nothing."""
-    ratios = [(statistics.fmean(turn[:slots]) - more_us) / statistics.median(turn[slots:]) for turn in turns if len(turn) > slots]
+    any. `more_us` longer is nothing; calls before the one numbered `begin` are left out."""
+    ratios = [(statistics.fmean(turn[begin:slots]) - more_us) / statistics.median(turn[slots:]) for turn in turns if len(turn) > slots]
     return statistics.median(ratios) if ratios else 1.0
 
 

@@ -309,13 +309,19 @@ def test_honest_kernels_pass(raced: Callable[[Kernel, int], Race]) -> None:
 class OnANoisyGpu(Kernel):
     """A jitter of 5 %, a first call of a turn that wakes up, and now and then something else."""
 
-    us = 4.0
+    us, warm = 4.0, True
+
+    def turn_begins(self) -> None:
+        self.warm = True
+
+    def cold_call_comes(self) -> None:
+        self.warm = False
 
     def call(self, held: dict[int, str], slot: int) -> float:
         return self.us
 
     def noise_us(self, us: float, rng: random.Random, *, first: bool) -> float:
-        return us * max(-0.2, rng.gauss(0, 0.05)) + first * rng.uniform(0, 2) + (rng.random() < 1 / 30) * rng.uniform(10, 40)
+        return us * max(-0.2, rng.gauss(0, 0.05)) + first * rng.uniform(0, 12 if self.warm else 2) + (rng.random() < 1 / 30) * rng.uniform(10, 40)
 
 
 class LongOnANoisyGpu(OnANoisyGpu):

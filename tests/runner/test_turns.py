@@ -91,6 +91,8 @@ def test_first_calls_that_take_longer_than_their_repetitions_stand_out() -> None
     assert first_over_again([[60.0, 60.0, 60.0, 5.0, 6.0, 5.0]] * 3, 3) == 12.0
     assert first_over_again([[40.0, 20.0, 5.0, 5.0, 6.0, 5.0]] * 3, 3) > 4  # the first one did the third one's work
     assert first_over_again([[30.0, 23.0, 22.0]], 3) == 1.0
+    woken = [[14.0, 3.0, 3.0, 3.0, 3.1, 3.0]] * 3
+    assert first_over_again(woken, 3, 1.0) > 1.5 and first_over_again(woken, 3, 1.0, begin=1) < 1.0
 
 
 def test_a_call_that_does_the_work_of_others_stands_out() -> None:
