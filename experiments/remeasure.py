@@ -128,11 +128,12 @@ def told(file: str, row: dict[str, Any]) -> str:
 
 def summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Counts, and how far speedups and times moved: of all, and of those that the same protocol measured both times."""
-    same = {file: r for file, r in rows.items() if "protocol" not in r.get("differs", ())}
+    same = {file: r for file, r in rows.items() if "differs" in r and "protocol" not in r["differs"]}
     return {**counted(rows), "with_the_same_protocol": counted(same)}
 
 
 def counted(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The counts of `summary` for some rows."""
     found = [r for r in rows.values() if "old" in r]
     outside = [r for r in found if not r["inside"]]
     changes = sorted(abs(r["change_percent"]) for r in found)

@@ -110,13 +110,13 @@ class Funnel:
             candidate, loaded, self.shop.cases.timed(), self.shop.cases.unseen(prepares=prepares), {score: seconds, other: _BESIDE_SHARE * seconds}
         )
         run = partial(race, entrant, steady=machine.steady, placement=machine.placement)
-        last = {rivals[-1].name: entrant.met_enough}  # who waits: unseen inputs are spread over the races with all of them
+        waiting = partial(run, ready=entrant.met_enough)  # unseen inputs are spread over all races of a mode, the last of which waits for them
         share_s = seconds / len(rivals)
-        races = {r.name: run(r, score, seconds=share_s, out_of_race_us=limit, ready=last.get(r.name, lambda _: True)) for r in rivals}
+        races = {r.name: (waiting if r is rivals[-1] else run)(r, score, seconds=share_s, out_of_race_us=limit) for r in rivals}
         scored = self._mode_timing(score, races, prepares=prepares)
         rival = next(r for r in rivals if r.name == scored.fastest.name) if scored.fastest.live else rivals[0]
         lost = scored.median_us > limit
-        beside = run(rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf, ready=entrant.met_enough)
+        beside = waiting(rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf)
         entrant.computes()
         modes = (scored, self._mode_timing(other, {rival.name: beside}, prepares=prepares))
         void = sum(r.void_blocks for r in (*races.values(), beside))

@@ -97,9 +97,8 @@ class LoadedPlan:
     def _fill_buffers(self, slot: int, done: Collection[int], poison: Sequence[int]) -> None:
         """Before a timed call on a slot: put its staged inputs back. Of what calls have written leave nothing but the outputs of the slots that
         are done, which the judge may look at: otherwise one call could do the work of the next ones, and one that is not timed that of all."""
-        for tensor, staged in zip(self._inputs[slot], self._staged.pop(slot, self._inputs[slot]), strict=True):
-            if staged is not tensor:
-                tensor.copy_(staged)
+        for tensor, staged in zip(self._inputs[slot], self._staged.pop(slot, ()), strict=False):
+            tensor.copy_(staged)
         for written, buffers in self._written.items() if poison else ():
             for byte, tensors, kept in zip(poison, buffers, (written in done, False), strict=True):
                 for tensor in () if kept else tensors:

@@ -42,14 +42,22 @@ print(before, state.kept())
 """
 
 
+def probed(
+    folder: Path, source: str, flag: str, probe: str, native: Path, *before: str, environment: dict[str, str] | None = None
+) -> tuple[str, str]:
+    """What a Python text prints that is given a library, compiled from source, and the scrubbing one; on stdout, and all of it."""
+    (folder / "probed.cpp").write_text(source)
+    library = folder / "probed.so"
+    subprocess.run(["g++", "-O1", flag, "-shared", "-fPIC", str(folder / "probed.cpp"), "-o", str(library)], check=True)
+    command = [*before, sys.executable, "-c", probe, str(library), str(native)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="registers of x86-64")
 def test_registers_and_modes_do_not_survive(tmp_path: Path, own_folders: Path) -> None:
-    (tmp_path / "state.cpp").write_text(STATE)
-    library = tmp_path / "state.so"
-    subprocess.run(["g++", "-O1", "-mfxsr", "-shared", "-fPIC", str(tmp_path / "state.cpp"), "-o", str(library)], check=True)
-    native = build_native(own_folders / "cache" / "evokernel")
-    done = subprocess.run([sys.executable, "-c", PROBE, str(library), str(native)], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["9", "0"], done.stdout + done.stderr
+    out, said = probed(tmp_path, STATE, "-mfxsr", PROBE, build_native(own_folders / "cache" / "evokernel"))
+    assert out.split() == ["9", "0"], said
 
 
 # A thread whose stack ends where its mapping does: processors with large register areas (AMX) may read a whole area, whatever is in it.
@@ -131,17 +139,13 @@ for _ in range(3):
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="assembly of x86-64")
 def test_no_word_of_a_call_is_left_on_a_stack_and_no_other_page_is_touched(tmp_path: Path, own_folders: Path) -> None:
     """To the last one: a gap in a frame of the scrubbing function holds a counter."""
-    (tmp_path / "stacks.cpp").write_text(STACKS)
-    library = tmp_path / "stacks.so"
-    subprocess.run(["g++", "-O1", "-fopenmp", "-shared", "-fPIC", str(tmp_path / "stacks.cpp"), "-o", str(library)], check=True)
     native = build_native(own_folders / "cache" / "evokernel")
-    environment = {"OMP_NUM_THREADS": "2", "OMP_STACKSIZE": "2M"}
-    command = ["bash", "-c", 'ulimit -s 2048; exec "$@"', "-", sys.executable, "-c", STACKS_PROBE, str(library), str(native)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    resident, *counts = done.stdout.split()
-    assert int(resident) < 2 * 64, done.stdout + done.stderr  # of 2 times 256
-    assert all(int(before) > 2 << 18 for before in counts[::2]), done.stdout
-    assert counts[1::2] == ["0"] * 3, done.stdout
+    limited = ("bash", "-c", 'ulimit -s 2048; exec "$@"', "-")
+    out, said = probed(tmp_path, STACKS, "-fopenmp", STACKS_PROBE, native, *limited, environment={"OMP_NUM_THREADS": "2", "OMP_STACKSIZE": "2M"})
+    resident, *counts = out.split()
+    assert int(resident) < 2 * 64, said  # of 2 times 256
+    assert all(int(before) > 2 << 18 for before in counts[::2]), said
+    assert counts[1::2] == ["0"] * 3, said
 
 
 def test_all_the_work_is_in_the_time_of_a_warm_call(lane_for: Callable[[Path], Lane]) -> None:
