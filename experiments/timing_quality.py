@@ -2,21 +2,21 @@
 
     python experiments/timing_quality.py [--target cpp|cuda] [--trials 300] [--seconds 0.3 ...] [--plant 2] [--budget-s 540] [--write]
 
-Three contests, each a race as the judge runs it (`judge/timing.race`, both sides in processes and on buffers of their own, timed calls verified):
+Three contests, each a race as the judge runs it for a number to be announced (`judge/timing`: on a GPU `race`, on a CPU `race_anew`; both sides in
+processes and on buffers of their own, timed calls verified):
 
     itself    a kernel against the same kernel; the share of races whose interval lies above (or below) 1 is the false positives
     planted   the kernel against itself with more rows, as many as make it slower by --plant per cent (found by long races beforehand)
     library   a matrix product as `@call` against the baseline that runs the same product: the two sides as a verdict has them
 
-After every --fresh races both sides start anew, so that where processes and buffers come to lie is part of the noise. The contests take turns,
-so that a run that ends early has all of them. With several --seconds each contest is run with each.
+On a GPU both sides start anew after every --fresh races, so that where processes and buffers come to lie is part of the noise. The contests
+take turns, so that a run that ends early has all of them. With several --seconds each contest is run with each.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import math
 import os
 import statistics
@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from evokernel.judge.contestant import Failure
 from evokernel.judge.lane import _JUDGE_ENVIRONMENT
 from evokernel.judge.memory import SLOTS, TaskMemory
 from evokernel.judge.timed import TimedCandidate
-from evokernel.judge.timing import Entrant, race
+from evokernel.judge.timing import START_S, Entrant, Race, race, race_anew
 from evokernel.judge.workshop import Workshop
 from evokernel.judge.zygotes import Zygote, preload, zygote_environment
 from evokernel.kernelfile import make_kernel
@@ -127,7 +128,7 @@ __global__ void softmax(const float4* x, float4* out, float4* spill, int rows)
 """
 ROWS, COLUMNS = {"cpp": 1024, "cuda": 4096}, {"cpp": 1024, "cuda": 4096}
 PRODUCT_SIZE = {"cpp": 384, "cuda": 1024}
-PLANTED_PERCENT = {"cpp": 5.0, "cuda": 2.0}
+PLANTED_PERCENT, SECONDS = {"cpp": 5.0, "cuda": 2.0}, {"cpp": 3.0, "cuda": 0.6}  # for so long a number to be announced is measured
 CALL_LIMIT_S = 20.0
 CALIBRATION_STEPS, CALIBRATION_PAIRS = 5, 4
 CLOSE = 0.15  # of the planted difference: near enough to the one that was asked for
@@ -159,6 +160,7 @@ class Trial:
     speedup: Interval
     blocks: int
     void_blocks: int
+    starts: int
     seconds: float
     calls_s: float
 
@@ -185,9 +187,6 @@ class Bench:
         self._shop = Workshop(loaded, targets.get(target), zygote, cache_folder(), dict(os.environ))
         self._cases = self._shop.cases.timed()
         self.machine = self._shop.machine
-        self._others = [copy.copy(self._shop) for _ in range(2)]  # the same cases; runners and buffers of their own
-        for shop in self._others:
-            shop._memories = {}
         for case in self._cases:
             self._shop.cases.budgets(case)
 
@@ -199,20 +198,14 @@ class Bench:
             Failure: one of them does not run, or is wrong.
         """
         with contextlib.ExitStack() as stack:
-            sides: list[Entrant] = [self._candidate(stack, 0, first)]
-            sides.append(self._candidate(stack, 1, second) if second else self._baseline(stack))
-            for shop in self._others:
-                shop.settle_runner()
-            yield sides[0], sides[1]
+            yield self._candidate(stack, first), self._candidate(stack, second) if second else self._baseline(stack)
 
-    def _candidate(self, stack: contextlib.ExitStack, place: int, kernel: Kernel) -> TimedCandidate:
-        shop = self._others[place]
-        stack.callback(shop._memories.clear)
-        stack.callback(shop.memory(0).close)
-        candidate = Candidate(shop, kernel, CALL_LIMIT_S)
-        stack.callback(candidate.close)
+    def _candidate(self, stack: contextlib.ExitStack, kernel: Kernel) -> TimedCandidate:
+        shop = stack.enter_context(contextlib.closing(self._shop.elsewhere()))
+        candidate = stack.enter_context(contextlib.closing(Candidate(shop, kernel, CALL_LIMIT_S)))
         loaded = candidate.load(candidate.build(0, None))
         candidate.check(loaded, 0, self._cases[0])
+        shop.settle_runner()
         return TimedCandidate(candidate, loaded, self._cases)
 
     def _baseline(self, stack: contextlib.ExitStack) -> Baseline:
@@ -223,12 +216,19 @@ class Bench:
         baseline.wait()
         return baseline
 
-    def race(self, sides: tuple[Entrant, Entrant], seconds: float, pair: int) -> Trial:
-        """One race for the cold score."""
-        start = time.monotonic()
-        run = race(*sides, "cold", seconds=seconds, steady=self.machine.steady, placement=self.machine.placement)
-        calls_s = (sum(run.candidate_us) + sum(run.baseline_us)) / 1e6
-        return Trial(pair, run.speedup, run.blocks, run.void_blocks, time.monotonic() - start, calls_s)
+    def races(self, first: Kernel, second: Kernel | None, seconds: float, count: int) -> Iterator[Race]:
+        """Races for the cold score: in one pair of processes, or each in many."""
+        run = partial(race, mode="cold", steady=self.machine.steady, placement=self.machine.placement or 0.0)
+
+        def once() -> Race:
+            with self.pair(first, second) as sides:
+                return run(*sides, seconds=START_S)
+
+        if self.machine.placement is None:
+            yield from (race_anew(once, seconds=seconds) for _ in range(count))
+            return
+        with self.pair(first, second) as sides:
+            yield from (run(*sides, seconds=seconds) for _ in range(count))
 
 
 def softmax(target: str, extra: int) -> Kernel:
@@ -290,7 +290,7 @@ def summary(contest: Contest) -> dict[str, Any]:
         "width_percent": {"median": 100 * statistics.median(widths), "p90": 100 * widths[int(0.9 * (n - 1))]},
         "took_s": {"median": statistics.median(t.seconds for t in trials), "most": max(t.seconds for t in trials)},
         "calls_s": statistics.median(t.calls_s for t in trials), "blocks": statistics.median(t.blocks for t in trials),
-        "void_blocks": sum(t.void_blocks for t in trials), "failures": contest.failures,
+        "starts": statistics.median(t.starts for t in trials),        "void_blocks": sum(t.void_blocks for t in trials), "failures": contest.failures,
     }  # fmt: skip
 
 
@@ -303,16 +303,18 @@ def line(contest: Contest) -> str:
     return (
         f"{contest.name} {contest.seconds} s: {s['trials']} races, {', '.join(shares)}; ratio {s['median_ratio']:.4f}, "
         f"width {s['width_percent']['median']:.2f} %, spread {s['spread_within_a_pair_percent']:.2f} % in a pair, "
-        f"{s['spread_between_pairs_percent']:.2f} % between; {s['took_s']['median']:.2f} s, {s['blocks']:.0f} blocks"
+        f"{s['spread_between_pairs_percent']:.2f} % between; {s['took_s']['median']:.2f} s, {s['starts']:.0f} start(s), {s['blocks']:.0f} blocks"
     )
 
 
 def round_of(contest: Contest, pair: int, races: int) -> None:
     """Race in one fresh pair of processes; a side that fails costs the rest of this round."""
     try:
-        with contest.bench.pair(contest.first, contest.second) as sides:
-            for _ in range(races):
-                contest.trials.append(contest.bench.race(sides, contest.seconds, pair))
+        start = time.monotonic()
+        for run in contest.bench.races(contest.first, contest.second, contest.seconds, races):
+            calls_s = (sum(run.candidate_us) + sum(run.baseline_us)) / 1e6
+            contest.trials.append(Trial(pair, run.speedup, run.blocks, run.void_blocks, run.starts, time.monotonic() - start, calls_s))
+            start = time.monotonic()
     except Failure as failure:
         contest.failures.append(f"{failure.status.value}: {failure.message[:300]}")
         print(f"{contest.name}: {contest.failures[-1]}", flush=True)
@@ -322,7 +324,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", choices=("cpp", "cuda"), default="cpp")
     parser.add_argument("--trials", type=int, default=300, help="races of each contest")
-    parser.add_argument("--seconds", type=float, nargs="+", default=[0.3], help="wall time of a race, or several to compare")
+    parser.add_argument("--seconds", type=float, nargs="+", help="wall time of a race, or several to compare (default: 3 on cpp, 0.6 on cuda)")
     parser.add_argument("--plant", type=float, metavar="PERCENT", help="the planted difference (default: 5 on cpp, 2 on cuda)")
     parser.add_argument("--fresh", type=int, default=10, help="races between two starts of the processes")
     parser.add_argument("--contests", nargs="+", choices=("itself", "planted", "library"), default=("itself", "planted", "library"))
@@ -355,7 +357,7 @@ def main() -> None:
             slower = softmax(target, extra)
         sides = {"itself": (benches["softmax"], same, same), "planted": (benches["softmax"], same, slower),
                  "library": (benches["product"], make_kernel(PRODUCT, target), None)}  # fmt: skip
-        contests = [Contest(name, *sides[name], seconds) for seconds in arguments.seconds for name in arguments.contests]
+        contests = [Contest(name, *sides[name], seconds) for seconds in arguments.seconds or [SECONDS[target]] for name in arguments.contests]
         for pair in range(-(-arguments.trials // arguments.fresh)):
             for contest in contests:
                 if time.monotonic() - start < arguments.budget_s:

@@ -48,7 +48,7 @@ def baseline_names(target: str) -> tuple[str, ...]:
 
 
 class Baseline:
-    """A baseline process and its seat, an entrant of races. It compiles while the judge does other things: `wait` collects it."""
+    """A baseline process and its seat, an entrant of races. It compiles while the judge does other things: `wait` collects it, or its first run."""
 
     def __init__(self, name: str, zygote: Zygote, task_path: str, memory: TaskMemory, cases: list[Case], environ: Mapping[str, str]) -> None:
         self.name = name
@@ -87,6 +87,7 @@ class Baseline:
             JudgeError: the process ended or hung, for which no candidate is to blame.
         """
         try:
+            self.wait()
             return self._timed(mode)
         except Failure as failure:
             raise JudgeError(f"the baseline {self.name} worked and then {failure.message}; run the command again") from failure

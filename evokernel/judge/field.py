@@ -77,10 +77,13 @@ class Field:
         return tuple(n for n in names if self.times_us[n][self.score] <= _CLOSE * fastest)
 
     def _open_all(self, names: tuple[str, ...]) -> None:
+        self._live.update({name: self.another(name) for name in names})
+
+    def another(self, name: str) -> Baseline:
+        """One more process of a baseline, on buffers of its own, not waited for; to be closed."""
         shop = self.shop
-        for name in names:
-            memory = TaskMemory(shop.machine, shop.loaded.task.signature, sealed=False, slots=SLOTS)
-            self._live[name] = Baseline(name, shop.zygote, shop.loaded.task.path, memory, shop.cases.timed(), shop.environ)
+        memory = TaskMemory(shop.machine, shop.loaded.task.signature, sealed=False, slots=SLOTS)
+        return Baseline(name, shop.zygote, shop.loaded.task.path, memory, shop.cases.timed(), shop.environ)
 
     def _collect(self) -> None:
         for name, baseline in list(self._live.items()):

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,14 +16,17 @@ from .bounds import bounds, impossible
 from .candidate import Build, Candidate, Loaded
 from .contestant import SILENT_ENDS, Failure
 from .field import Field
+from .memory import SLOTS, plan_specs
 from .sanitize import sanitized
-from .timed import REMEMBERS, UNREPEATABLE, TimedCandidate
-from .timing import Race, quantile, race
+from .timed import REMEMBERS, UNREPEATABLE, Meeting, TimedCandidate
+from .timing import START_S, Race, quantile, race, race_anew
 from .workshop import Workshop
 
 _BESIDE_SHARE = 0.35  # of a race's time, for the mode that does not count
 _OUT_OF_RACE = 1.5
 _SCREEN_CALLS = 5
+_ANEW_US = 1e5  # kernels of longer calls are not started again and again, which would take minutes
+_ANEW_SHARE = 0.5  # of the free memory
 
 
 class Funnel:
@@ -103,13 +107,14 @@ class Funnel:
         rivals = self.field.rivals(prepares=prepares)
         score = self.field.score
         limit = _OUT_OF_RACE * rules.incumbent_us if rules.incumbent_us else math.inf
-        machine = self.shop.machine
-        seconds = machine.race_s * rules.patience
+        machine, cases = self.shop.machine, self.shop.cases
+        anew = rules.patience > 1 and machine.placement is None
+        seconds = machine.race_s * (1.0 if anew else rules.patience)
         other = "warm" if score == "cold" else "cold"
-        entrant = TimedCandidate(
-            candidate, loaded, self.shop.cases.timed(), self.shop.cases.unseen(prepares=prepares), {score: seconds, other: _BESIDE_SHARE * seconds}
-        )
-        run = partial(race, entrant, steady=machine.steady, placement=machine.placement)
+        unseen = cases.unseen(prepares=prepares)
+        meetings = {mode: Meeting(unseen.get(mode, ()), s) for mode, s in ((score, seconds), (other, _BESIDE_SHARE * seconds))}
+        entrant = TimedCandidate(candidate, loaded, cases.timed(), meetings)
+        run = partial(race, entrant, steady=machine.steady, placement=machine.placement or 0.0)
         waiting = partial(run, ready=entrant.met_enough)  # unseen inputs are spread over all races of a mode, the last of which waits for them
         share_s = seconds / len(rivals)
         races = {r.name: (waiting if r is rivals[-1] else run)(r, score, seconds=share_s, out_of_race_us=limit) for r in rivals}
@@ -118,9 +123,34 @@ class Funnel:
         lost = scored.median_us > limit
         beside = waiting(rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf)
         entrant.computes()
+        verified = [entrant.verified]
+        if anew and self._can_start_anew(loaded.build, scored):
+            seconds = machine.race_s * (rules.patience - 1)
+            start = partial(self._start, candidate.kernel, loaded.build, Meeting(unseen.get(score, ()), seconds), verified)
+            races = {name: race_anew(partial(start, name), seconds=seconds / len(races)) for name in races}
+            scored = self._mode_timing(score, races, prepares=prepares)
         modes = (scored, self._mode_timing(other, {rival.name: beside}, prepares=prepares))
-        void = sum(r.void_blocks for r in (*races.values(), beside))
-        return Timing(score, modes, loaded.prepare_us if prepares else 0.0, void, machine.clock_mhz(), entrant.verified)
+        void, starts = sum(r.void_blocks for r in (*races.values(), beside)), min(r.starts for r in races.values())
+        return Timing(score, modes, loaded.prepare_us if prepares else 0.0, void, machine.clock_mhz(), sum(verified), starts)
+
+    def _can_start_anew(self, build: Build, scored: ModeTiming) -> bool:
+        tensors = (*self.shop.loaded.task.variants[build.variant].tensors, *plan_specs(build.plan))
+        size_bytes = 2 * SLOTS * sum(t.size_bytes for t in tensors)
+        return max(scored.median_us, scored.fastest.median_us) < _ANEW_US and size_bytes < _ANEW_SHARE * self.shop.machine.free_bytes()
+
+    def _start(self, kernel: Kernel, build: Build, meeting: Meeting, verified: list[int], name: str) -> Race:
+        """One race in fresh processes on fresh buffers (see timing.race_anew). Appends how many of its calls were verified."""
+        with ExitStack() as stack:
+            baseline = stack.enter_context(closing(self.field.another(name)))
+            shop = stack.enter_context(closing(self.shop.elsewhere()))
+            candidate = stack.enter_context(closing(Candidate(shop, kernel, self._call_limit_s)))
+            loaded, cases = candidate.load(build), shop.cases.timed()
+            candidate.check(loaded, 0, cases[0])
+            entrant = TimedCandidate(candidate, loaded, cases, {self.field.score: meeting})
+            found = race(entrant, baseline, self.field.score, seconds=START_S, steady=shop.machine.steady)
+            entrant.computes()
+            verified.append(entrant.verified)
+            return found
 
     def _mode_timing(self, mode: str, races: dict[str, Race], *, prepares: bool) -> ModeTiming:
         """Times of one mode. Baselines that were not raced have their cached time, scaled by the drift of the one that was raced first."""

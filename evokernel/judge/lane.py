@@ -54,7 +54,8 @@ class Judge(Protocol):
     def judge(self, kernel: Kernel, *, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
         """The full verdict of a kernel in its default configuration. `incumbent_us`: the best median so far in the scored mode;
         a candidate clearly out of the race (1.5 times that) is measured only briefly. `patience`: how many times the usual measuring time
-        may be spent on a narrow interval.
+        may be spent on a narrow interval; above 1 the number is going to be announced, with what only finalists get (timing.race_anew,
+        sanitize.py).
 
         Raises:
             JudgeError: the judge failed twice in a row on this kernel without the kernel being to blame.

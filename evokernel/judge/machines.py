@@ -51,7 +51,8 @@ class Machine(Protocol):
         seals: the other side cannot write what it may only read; otherwise the judge compares afterwards.
         race_s: wall time of a race in the scored mode, in seconds: quiet machines need less.
         placement: how far the places of two processes' buffers in memory move the ratio of their times, as a share (experiments/timing_quality.py). A
-            race whose interval is wider by it than the width it may stop at takes all of its time.
+            race whose interval is wider by it than the width it may stop at takes all of its time. None: that depends on the machine and the hour, so
+            times to be announced come from many starts of both (see timing.race_anew).
         slow_start: a runner takes so long to start that the next one is started ahead of its kernel.
         between: what contestants have to do between timed calls (an encoded `runner.gpu.Between`), several of which come at a request there; None
             where the judge does it, call by call.
@@ -59,7 +60,7 @@ class Machine(Protocol):
 
     seals: bool
     race_s: float
-    placement: float
+    placement: float | None
     slow_start: bool
     between: Json
 
@@ -124,7 +125,7 @@ class HostMachine:
 
     seals = True
     race_s = 1.0
-    placement = 0.0
+    placement: float | None = None
     slow_start = False
     between: Json = None
 
@@ -207,7 +208,7 @@ class GpuMachine:
 
     seals = False
     race_s = 0.6
-    placement = 0.006  # between starts of two processes: 0.25 to 0.5 % (standard deviation), and nothing where they share their buffers
+    placement: float | None = 0.006  # between starts of two processes: 0.25 to 0.5 % (standard deviation), and nothing where they share their buffers
     slow_start = True
 
     def __init__(self, device: Device, builds: Path) -> None:

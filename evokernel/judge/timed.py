@@ -36,16 +36,16 @@ UNREPEATABLE = (
 )
 
 
-class _Meeting:
+class Meeting:
     """A kernel and inputs that its process has not met yet (see Cases.unseen), each for one secretly chosen call of a race in one mode. Notes what
-    these calls took (True) and those before them (False).
+    these calls took (True) and those before them (False). Races in fresh processes of one kernel may share a meeting.
 
     Args:
         seconds: they are spread over so much time from the first call on: a kernel may behave for a while.
     """
 
-    def __init__(self, unseen: Sequence[Unseen], seconds: float, secret: random.Random) -> None:
-        self._secret = secret
+    def __init__(self, unseen: Sequence[Unseen] = (), seconds: float = 0.0) -> None:
+        self._secret = secret = random.Random(secrets.randbits(64))
         self._left = list(unseen)
         secret.shuffle(self._left)
         self._wanted = min(FEWEST_UNSEEN, len(unseen))
@@ -83,14 +83,10 @@ class TimedCandidate:
     """A candidate in a race: rotates slots and input sets, and has secretly chosen calls, and the fastest, verified in full.
 
     Args:
-        unseen: inputs that its process has not met yet, by the mode of the race that they are for.
-        seconds: how long that race takes.
+        meetings: with inputs that its process has not met yet, by the mode of the race that they are for.
     """
 
-    def __init__(
-        self, candidate: Candidate, loaded: Loaded, cases: list[Case], unseen: Mapping[str, Sequence[Unseen]] | None = None,
-        seconds: Mapping[str, float] | None = None,
-    ) -> None:
+    def __init__(self, candidate: Candidate, loaded: Loaded, cases: list[Case], meetings: Mapping[str, Meeting] | None = None) -> None:
         self._candidate = candidate
         self._loaded = loaded
         self._cases = cases
@@ -102,7 +98,7 @@ class TimedCandidate:
         self._secret = random.Random(secrets.randbits(64))
         self._turns: dict[str, list[list[float]]] = {mode: [] for mode in MODES}
         self._turns_apart: list[list[float]] = []  # with calls on staged inputs
-        self._unseen = {mode: _Meeting((unseen or {}).get(mode, ()), (seconds or {}).get(mode, 0.0), self._secret) for mode in MODES}
+        self._meetings = {mode: (meetings or {}).get(mode) or Meeting() for mode in MODES}
 
     def run(self, mode: str) -> list[float]:
         """The timed calls of one turn (see timing.Entrant); raises Failure when a verified one is wrong."""
@@ -116,9 +112,9 @@ class TimedCandidate:
                 self._held[slot] = case_index
         if self._candidate.shop.machine.seals:
             seat.ready(slots[0], limit_s)
-        meeting = self._unseen[mode]
-        # Not in the first of several calls: the GPU changes over to its process then.
-        new = meeting.take([*cases][1:] or [*cases])
+        meeting = self._meetings[mode]
+        # Not before it has met what it is to know, nor in the first of several calls: the GPU changes over to its process then.
+        new = meeting.take([*cases][1:] or [*cases]) if self._turn > SLOTS else {}
         self._stage(new, cases)
         met = {slot: unseen for slot, unseen in new.items() if unseen}  # one at most
         for slot in met:
@@ -154,7 +150,7 @@ class TimedCandidate:
     def met_enough(self, mode: str) -> bool:
         """Whether a race in this mode may end: enough calls were on unseen inputs. Calls on them after the race would be another phase, in which a
         kernel could behave."""
-        return self._unseen[mode].enough()
+        return self._meetings[mode].enough()
 
     def computes(self) -> None:
         """Raises:
@@ -166,7 +162,7 @@ class TimedCandidate:
         for mode in MODES:
             # Warm too: a kernel may be quick from the third sight on. But the first warm call may wait for its launch: the host has just woken up.
             again = first_over_again(self._turns[mode], SLOTS, _FIRST_US, begin=int(mode == "warm"))
-            if (times := max(self._unseen[mode].slower(), again)) > _SLOWER:
+            if (times := max(self._meetings[mode].slower(), again)) > _SLOWER:
                 raise Failure(Status.CHEATING, f"takes {times:.2f} times as long {REMEMBERS}")
 
     def _verify(self, slot: int, case_index: int) -> None:

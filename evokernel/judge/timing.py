@@ -23,6 +23,8 @@ STOP_WIDTH = 0.01
 FEW_BLOCKS = 3  # enough to see that a candidate is out of the race
 _LOOKS = 32
 _AFTER_NARROW = 1.25  # blocks are added once the interval is narrow: stopping at that moment would favour lucky ones (1.2 to 1.8 % wrong, not 1)
+MIN_STARTS = 9  # the fewest that have an interval at CONFIDENCE
+START_S = 0.1  # a race's time in each
 OVERTIME = 5  # times the budget after which even fewer than MIN_BLOCKS must do, ready or not
 
 
@@ -36,13 +38,14 @@ class Entrant(Protocol):
 @dataclass(frozen=True)
 class Race:
     """The result of racing two entrants: all call times in microseconds, in order, the ratio baseline / candidate, and how many blocks counted or
-    were void."""
+    were void. `starts`: of how many races in fresh processes it is made."""
 
     candidate_us: tuple[float, ...]
     baseline_us: tuple[float, ...]
     speedup: Interval
     blocks: int
     void_blocks: int = 0
+    starts: int = 1
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
@@ -109,6 +112,23 @@ def race(
             enough = min(enough, _AFTER_NARROW * blocks)
         if lost or blocks >= enough or (may_end and used >= seconds):
             return Race(tuple(a_us), tuple(b_us), speedup, blocks, void)
+
+
+def race_anew(once: Callable[[], Race], *, seconds: float) -> Race:
+    """Many short races, each in processes and on buffers of its own. Where those come to lie in memory moves a ratio by several per cent on some
+    machines, and all blocks of a race alike: each start is one observation here, its median.
+
+    Args:
+        once: starts both sides and races them for `START_S`.
+        seconds: budget of wall time, with the starts; MIN_STARTS are made in any case.
+    """
+    begin, races = time.monotonic(), list[Race]()
+    while len(races) < MIN_STARTS or time.monotonic() - begin < seconds:
+        races.append(once())
+    return Race(
+        tuple(us for r in races for us in r.candidate_us), tuple(us for r in races for us in r.baseline_us),
+        median_interval([r.speedup.mid for r in races]), sum(r.blocks for r in races), sum(r.void_blocks for r in races), len(races),
+    )  # fmt: skip
 
 
 def uneven(turns: Sequence[Sequence[float]]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import platform
 from collections.abc import Mapping
 from functools import cached_property
@@ -69,6 +70,19 @@ class Workshop:
             signature = self.loaded.task.variants[variant]
             self._memories[variant] = TaskMemory(self.machine, signature, sealed=True, slots=SLOTS)
         return self._memories[variant]
+
+    def elsewhere(self) -> Workshop:
+        """The same with runners and candidate-side buffers of its own; to be closed."""
+        other = copy.copy(self)
+        other._memories, other._next_runner = {}, None
+        return other
+
+    def close(self) -> None:
+        """Let go of the buffers, and of a runner that was booted ahead."""
+        for memory in self._memories.values():
+            memory.close()
+        if self._next_runner:
+            self._next_runner.kill()
 
     def runner(self) -> Contestant:
         """A confined process that no kernel has been in yet.

@@ -90,7 +90,8 @@ class ModeTiming:
 class Timing:
     """All times of a verified kernel. `score` names the mode whose lower bound counts. `prepare_us`: weight preparation, off the clock.
     `void_blocks`: pairs of calls thrown away because the clock moved or was throttled meanwhile; `clock_mhz`: the GPU's clock (0: not known).
-    `verified_calls`: timed calls, of all modes, whose outputs were compared in full."""
+    `verified_calls`: timed calls, of all modes, whose outputs were compared in full. `starts`: how often both sides were started anew for the times
+    that count."""
 
     score: str
     modes: tuple[ModeTiming, ...]
@@ -98,6 +99,7 @@ class Timing:
     void_blocks: int = 0
     clock_mhz: int = 0
     verified_calls: int = 0
+    starts: int = 1
 
     def __post_init__(self) -> None:
         if self.score not in [m.mode for m in self.modes]:

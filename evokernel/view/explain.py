@@ -59,13 +59,15 @@ def _pairs(values: Mapping[str, object]) -> str:
 
 def _timed(timing: Timing, *, gpu: bool) -> dict[str, str]:
     calls = ", ".join(f"{m.calls} {m.mode}" for m in timing.modes)
+    several = f"of each of {timing.starts} starts of both sides in fresh processes on fresh buffers the median; of these the"
+    over = several if timing.starts > 1 else "of one start of both sides (where buffers lie is not in it) the" if not gpu else "the"
     clock = "time between two events around one captured graph, checked against the judge's clock" if gpu else "the judge's clock alone"
     return {
         "calls": f"{calls}; {timing.verified_calls} timed calls compared in full: chosen in secret, and each new fastest one that is still there",
         "memory": "up to twelve calls in each mode came secretly on inputs new to the process: not slower than others, and like eager",
         "clock": f"{clock}; rotating over three sets of buffers and of inputs; cold: evicted from the caches before each call; {timing.score} counts",
-        "speedup": f"blocks of kernel, baseline, baseline, kernel, two ratios each; median, with the {CONFIDENCE:.0%} interval of order statistics, "
-        "which assumes nothing about the noise; only its lower end counts",
+        "speedup": f"blocks of kernel, baseline, baseline, kernel, two ratios each; {over} median, with the {CONFIDENCE:.0%} interval of order "
+        "statistics, which assumes nothing about the noise; only its lower end counts",
         "disturbed": f"{timing.void_blocks} block(s) void: the clock moved or was throttled; clock in MHz: {timing.clock_mhz or 'not known'}",
     }
 

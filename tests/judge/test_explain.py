@@ -11,6 +11,7 @@ from evokernel import api
 from evokernel.cli.judge import judge as command
 from evokernel.judge.cases import Cases
 from evokernel.judge.lane import Lane
+from evokernel.judge.timing import MIN_STARTS
 from evokernel.kernelfile import make_kernel
 from evokernel.records import PROTOCOL, Status
 from evokernel.task import load_task
@@ -32,13 +33,14 @@ def test_a_verified_kernel_is_explained(
 ) -> None:
     lane = lane_for(FIXTURES / "tasks" / "softmax.py")
     admission = lane.admit()
-    verdict = lane.judge(make_kernel((FIXTURES / "honest" / "plain_softmax.cpp").read_text(), "cpp"), patience=0.3)
-    assert verdict.status is Status.VERIFIED and verdict.timing
+    verdict = lane.judge(make_kernel((FIXTURES / "honest" / "plain_softmax.cpp").read_text(), "cpp"), patience=1.1)  # a finalist
+    assert verdict.status is Status.VERIFIED and verdict.timing and verdict.timing.starts >= MIN_STARTS
     facts, text = explanation(verdict, admission), explain_text(verdict, admission)
     assert 0 < verdict.timing.verified_calls <= sum(m.calls for m in verdict.timing.modes) + 100
     assert f"{verdict.timing.verified_calls} timed calls compared in full" in facts["calls"]
     assert facts["inputs"].startswith("12 case(s)") and "mixture" in facts["inputs"] and "weights" not in facts["inputs"]
     assert "zeros" in facts["trivial candidates"] and "float64" in facts["truth"] and "99%" in facts["speedup"]
+    assert f"each of {verdict.timing.starts} starts" in facts["speedup"]
     assert verdict.environment.sandbox in facts["confinement"] and "sealed" in facts["buffers"]
     assert verdict.bounds and f"traffic {verdict.bounds.traffic_bytes} bytes" in facts["bounds"]
     assert "timing" in facts["stages"] and f"protocol {PROTOCOL}" in facts["versions"]

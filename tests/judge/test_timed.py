@@ -4,7 +4,7 @@ here: a call takes what the kernel's rule says, and what it needs for its rule o
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,8 +14,8 @@ from evokernel.judge import timed, timing
 from evokernel.judge.candidate import Candidate, Loaded
 from evokernel.judge.cases import Case, Unseen
 from evokernel.judge.contestant import Failure, Seat
-from evokernel.judge.timed import TimedCandidate
-from evokernel.judge.timing import Race, race
+from evokernel.judge.timed import Meeting, TimedCandidate
+from evokernel.judge.timing import START_S, Race, race, race_anew
 
 HONEST_US, QUICK_US = 20.0, 3.0
 TRIES = 20
@@ -267,16 +267,25 @@ class Rival:
         return self.seat.turn(self.seat.next_turn(0), mode, 5.0)
 
 
+def meetings_for(seconds: dict[str, float]) -> dict[str, Meeting]:
+    unseen = {mode: [Unseen(cast(Any, {"x": f"unseen {n}, {mode}", "w": f"{n}, {mode}"}), {}) for n in range(12)] for mode in seconds}
+    return {mode: Meeting(unseen[mode], s) for mode, s in seconds.items()}
+
+
+Sides = Callable[..., tuple[TimedCandidate, Rival]]
+
+
 @pytest.fixture
-def raced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Kernel, int], Race]]:
+def sides(monkeypatch: pytest.MonkeyPatch) -> Sides:
+    """A kernel and its rival, ready to race; a clock that only they move, and chance that comes from a seed."""
     clock = [0.0]
     for module in (timed, timing):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
-    def judged(kernel: Kernel, seed: int, *, cpu: bool = False) -> Race:
-        rng = random.Random(seed)
+    def made(kernel: Kernel, rng: random.Random, meetings: dict[str, Meeting], *, cpu: bool) -> tuple[TimedCandidate, Rival]:
         monkeypatch.setattr(timed.secrets, "randbits", rng.getrandbits)
         monkeypatch.setattr(timed.secrets, "randbelow", rng.randrange)
+        clock[0] += 0.1
         seat, other = (FakeSeat(k, clock, rng, None if cpu else {}) for k in (kernel, Kernel()))
         other.held = dict.fromkeys(range(3), "")
 
@@ -291,14 +300,22 @@ def raced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Kernel, int], R
             fill=lambda loaded, slot, case: seat.fill(slot, case.placed_inputs),
         )  # fmt: skip
         loaded = SimpleNamespace(seat=seat, build=SimpleNamespace(plan=SimpleNamespace(nondeterministic=False)))
-        unseen = {mode: [Unseen(cast(Any, {"x": f"unseen {n}, {mode}", "w": f"{n}, {mode}"}), {}) for n in range(12)] for mode in ("cold", "warm")}
-        known, seconds = [Known(f"case {n}") for n in range(3)], {"cold": 0.6, "warm": 0.21}
-        entrant = TimedCandidate(cast(Candidate, candidate), cast(Loaded, loaded), known, unseen, seconds)
-        races = [race(entrant, Rival(other), mode, seconds=s, ready=entrant.met_enough) for mode, s in seconds.items()]
+        known = [Known(f"case {n}") for n in range(3)]
+        return TimedCandidate(cast(Candidate, candidate), cast(Loaded, loaded), known, meetings), Rival(other)
+
+    return made
+
+
+@pytest.fixture
+def raced(sides: Sides) -> Callable[..., Race]:
+    def judged(kernel: Kernel, seed: int, *, cpu: bool = False) -> Race:
+        seconds = {"cold": 0.6, "warm": 0.21}
+        entrant, rival = sides(kernel, random.Random(seed), meetings_for(seconds), cpu=cpu)
+        races = [race(entrant, rival, mode, seconds=s, ready=entrant.met_enough) for mode, s in seconds.items()]
         entrant.computes()
         return max(races, key=lambda r: r.speedup.mid)
 
-    yield judged
+    return judged
 
 
 def test_honest_kernels_pass(raced: Callable[[Kernel, int], Race]) -> None:
@@ -367,6 +384,25 @@ def test_kernels_that_keep_something_do_not(raced: Callable[..., Race], cheat: t
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_nor_on_a_cpu(raced: Callable[..., Race], cheat: type[Kernel]) -> None:
     assert accepted(raced, cheat, cpu=True) == 0
+
+
+@pytest.mark.parametrize(("kernel", "caught"), [(OnABusyCpu, 0), (Remembers, TRIES), (TossesACoin, TRIES), (Guesses, TRIES)])
+def test_starts_of_one_kernel_share_what_is_unseen(sides: Sides, kernel: type[Kernel], caught: int) -> None:
+    found = 0
+    for seed in range(TRIES):
+        rng, meetings = random.Random(seed), meetings_for({"cold": 3.0})
+
+        def start() -> Race:
+            entrant, rival = sides(kernel(), rng, meetings, cpu=True)  # noqa: B023 - called in this round only
+            found = race(entrant, rival, "cold", seconds=START_S)
+            entrant.computes()
+            return found
+
+        try:
+            assert race_anew(start, seconds=3.0).starts >= 9
+        except Failure:
+            found += 1
+    assert found == caught
 
 
 class Slow(Kernel):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from evokernel.judge.timing import FEW_BLOCKS, MIN_BLOCKS, median_interval, quantile, race
+from evokernel.judge.timing import FEW_BLOCKS, MIN_BLOCKS, MIN_STARTS, Race, median_interval, quantile, race, race_anew
 
 
 class Scripted:
@@ -110,6 +110,21 @@ def test_the_first_of_several_calls_may_be_slow() -> None:
     result = race(Scripted(waking(20.0), 3), Scripted(waking(30.0), 3), "cold", seconds=60)
     assert result.speedup.mid == pytest.approx(1.5, rel=0.001)
     assert len(result.candidate_us) == len(result.baseline_us) == 6 * result.blocks
+
+
+def test_where_buffers_lie_is_in_the_interval_of_many_starts_and_in_no_other() -> None:
+    rng = random.Random(3)
+
+    def start() -> Race:
+        place = rng.gauss(1, 0.03)
+        return race(Scripted(noisy(100 * place, 0.02, rng.getrandbits(32))), Scripted(noisy(100, 0.02, rng.getrandbits(32))), "cold", seconds=0.01)
+
+    single = [start().speedup for _ in range(60)]
+    anew = [race_anew(start, seconds=0.0) for _ in range(60)]
+    assert all(r.starts == MIN_STARTS and r.blocks >= MIN_STARTS * FEW_BLOCKS for r in anew)
+    assert sum(not s.low <= 1 <= s.high for s in single) > 15
+    assert sum(not r.speedup.low <= 1 <= r.speedup.high for r in anew) <= 3
+    assert len(anew[0].candidate_us) == 2 * anew[0].blocks
 
 
 def test_quantiles() -> None:

@@ -11,7 +11,7 @@ from evokernel import targets
 from evokernel.judge.candidate import Candidate
 from evokernel.judge.cases import Cases, Unseen
 from evokernel.judge.contestant import Failure
-from evokernel.judge.timed import TimedCandidate
+from evokernel.judge.timed import Meeting, TimedCandidate
 from evokernel.judge.workshop import Workshop
 from evokernel.judge.zygotes import Zygote, preload, zygote_environment
 from evokernel.kernelfile import make_kernel
@@ -51,7 +51,7 @@ def entrant(shop: Workshop) -> Iterator[Callable[..., TimedCandidate]]:
     def made(before: str, unseen: list[Unseen], seconds: float = 0.0, mode: str = "cold") -> TimedCandidate:
         candidate = Candidate(shop, make_kernel(SOFTMAX.format(before=before), "cpp"), 20.0)
         candidates.append(candidate)
-        return TimedCandidate(candidate, candidate.load(candidate.build(0, None)), shop.cases.timed(), {mode: unseen}, {mode: seconds})
+        return TimedCandidate(candidate, candidate.load(candidate.build(0, None)), shop.cases.timed(), {mode: Meeting(unseen, seconds)})
 
     yield made
     for candidate in candidates:
