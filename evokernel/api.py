@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import targets
@@ -36,7 +36,8 @@ class Session:
     """Where things are kept and how a task is treated, the same for every job.
 
     `archive`: the archive file (None: the user's own). `task_timeout_s`: the limit on each part of the task's own code. `force`:
-    judge a task that admission refuses; it stays marked. `device`: the GPU, a number among the visible ones or a UUID (None: the first).
+    judge a task that admission refuses; its verdicts are marked (a run that is resumed is judged as it was started). `device`: the GPU, a
+    number among the visible ones or a UUID (None: the first).
     """
 
     archive: Path | None = None
@@ -168,8 +169,9 @@ def evolve(task: str | Path, settings: RunSettings | None = None, session: Sessi
     """
     session = session or Session()
     settings = settings or RunSettings(target=choose_target("auto").name, candidates=DEFAULT_CANDIDATES)
+    settings = replace(settings, force=settings.force or session.force)  # stored, for `resume_run`
     models = open_models(settings)
-    with open_archive(session.archive) as archive, open_lane(task, settings.target, session) as lane:
+    with open_archive(session.archive) as archive, open_lane(task, settings.target, replace(session, force=settings.force)) as lane:
         return run_search(archive, lane, settings, on_event, models)
 
 
@@ -186,7 +188,7 @@ def resume_run(run_id: str, session: Session | None = None, on_event: Watcher | 
             raise UsageError(f"there is no run {run_id!r}; `evokernel archive runs` lists them")
         started = archive.events(row.id)[0].event
         assert isinstance(started, Started)
-        with open_lane(started.task_path, row.target, session) as lane:
+        with open_lane(started.task_path, row.target, replace(session, force=started.settings.force)) as lane:
             return resume(archive, lane, row.id, on_event, open_models(started.settings))
 
 
@@ -200,7 +202,7 @@ def begin_by_post(archive: Archive, task: str | Path, gpu: str | None, candidate
     device = shipped_gpu(gpu) if gpu else target.device()
     with open_lane(task, "cpp", session) as lane:  # only to load the task, which needs no device
         loaded = lane.describe()
-    return begin(archive, loaded, device, RunSettings(target.name, candidates, models=("file/answers",)))
+    return begin(archive, loaded, device, RunSettings(target.name, candidates, models=("file/answers",), force=session.force))
 
 
 def judge(kernel: str | Path, task: str | Path, session: Session | None = None) -> Verdict:

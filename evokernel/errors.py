@@ -5,12 +5,13 @@ Every message says what happened, where, and what to do next: it is shown to a p
 
 
 class EvokernelError(Exception):
-    """Base of the errors evokernel raises on purpose; the command line prints its text and exits with 2."""
+    """Base of the errors evokernel raises on purpose; the command line prints its text and exits with 2,
+    of a TaskError with 1."""
 
 
 class TaskError(EvokernelError):
     """The task file cannot be loaded or cannot be judged. `refused` marks a task that is sound Python but cannot be
-    judged honestly (identity, stochastic, too large ...): the command line then exits with 1 instead of 2."""
+    judged honestly (identity, stochastic, too large ...): with --json the status is then `refused` instead of `task_error`."""
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message)

@@ -9,21 +9,18 @@ one and all threads, torch.compile, one-pass forms) must lie within the budget; 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import platform
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
+from report import write
 from torch import Tensor
 
 from evokernel.judge.cases import Case, Cases
 from evokernel.judge.compare import measure
 from evokernel.task import load_task
 
-RESULT = Path(__file__).parent / "results" / "calibration.json"
 HEAD = "import torch\nimport torch.nn as nn\nF = nn.functional\n\n"
 Implementation = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], Tensor]
 
@@ -123,10 +120,7 @@ def main() -> None:
         for name, file in chosen.items():
             rows += calibrate(name, file)
             print(name, "done")
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    versions = {"torch": torch.__version__, "python": platform.python_version()}
-    about = {"date": datetime.date.today().isoformat(), "device": platform.processor() or platform.machine(), "versions": versions}
-    RESULT.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    write("calibration", {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ ALLOWED = {
     "task": {"task", *BOTTOM}, "judge": JUDGE, "archive": ARCHIVE, "models": MODELS, "prompts": BOTTOM, "operators": OPERATORS, "search": SEARCH,
     "exports": {"exports", *ARCHIVE}, "view": {"view", *SEARCH}, "api": SEARCH,
     "batch": {"api", *SEARCH}, "cli": {"cli", "api", "batch", "view", "exports", *SEARCH}, "__init__": {"api", "archive", "task", "judge"},
+    "__main__": {"cli"},
 }  # fmt: skip
 TORCH_ROOMS = {"task", "judge", "runner", "targets", "exports"}
 ENVIRONMENT_ROOMS = {"cli", "view", "api"}

@@ -21,7 +21,7 @@ from ..errors import ArchiveError
 from ..records import Kernel, Status, Verdict, digest
 from . import words
 from .database import Database
-from .verdicts import load
+from .verdicts import PROVEN, load
 
 WIN, TRAP, CONDENSED = "win", "trap", "condensed"
 GAIN = 1.05
@@ -90,7 +90,7 @@ _GAINED = (
     "AND pv.versions = cv.versions AND pv.imported = cv.imported "
     "JOIN kernels c ON c.id = e.child JOIN kernels p ON p.id = e.parent LEFT JOIN attempts a ON a.seq = e.attempt "
     f"WHERE cv.task_id = ? AND cv.status = '{Status.VERIFIED}' AND pv.status = '{Status.VERIFIED}' AND cv.speedup_low >= {GAIN} * pv.speedup_low "
-    "AND c.quarantined IS NULL AND p.quarantined IS NULL ORDER BY cv.speedup_low / pv.speedup_low DESC, cv.seq LIMIT ?"
+    f"AND {PROVEN.format('cv')} AND c.quarantined IS NULL AND p.quarantined IS NULL ORDER BY cv.speedup_low / pv.speedup_low DESC, cv.seq LIMIT ?"
 )
 _FAILED = (
     "SELECT k.id, k.target, v.status, v.record, v.created FROM verdicts v JOIN builds b ON b.id = v.build_id JOIN kernels k ON k.id = b.kernel_id "

@@ -28,7 +28,8 @@ CONDENSING = -1  # in place of a proposal's number: the call that condenses less
 class RunSettings:
     """What a run was asked to do; stored with it. `candidates`: kernels measured (duplicates are free). `seconds`: wall time over all
     sessions. `start`: text of the kernel to begin with. `policy`: a name from search/policy.py. `models`: specs with weights, none for a search by
-    the archive's own operators; `prices`: the user's own, as given. Budgets count calls in flight and calls that were killed."""
+    the archive's own operators; `prices`: the user's own, as given. Budgets count calls in flight and calls that were killed. `force`:
+    judge a task that admission refuses."""
 
     target: str
     candidates: int = 40
@@ -41,6 +42,7 @@ class RunSettings:
     budget_usd: float | None = None
     budget_tokens: int | None = None
     prices: tuple[str, ...] = ()
+    force: bool = False
 
     def __post_init__(self) -> None:
         if self.candidates < 1:

@@ -1,4 +1,4 @@
-"""Stepping stones: archived kernels that may seed the search for a task. Only verified kernels do, quarantined ones never."""
+"""Stepping stones: archived kernels that may seed the search for a task. Only verified kernels do; never quarantined ones or by force."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ..records import Kernel, Proposal, Signature, Status, Task
 from . import words
 from .database import Database
-from .verdicts import load_task
+from .verdicts import PROVEN, load_task
 
 EARLY, LATE = "early", "late"
 EARLY_PROPOSALS = 12  # of a run: stones as they are and first drafts
@@ -37,7 +37,7 @@ class Stone:
 
 _VERIFIED = (
     "FROM verdicts v JOIN builds b ON b.id = v.build_id JOIN kernels k ON k.id = b.kernel_id JOIN tasks t ON t.id = v.task_id "
-    f"WHERE v.status = '{Status.VERIFIED}' AND k.quarantined IS NULL"
+    f"WHERE v.status = '{Status.VERIFIED}' AND k.quarantined IS NULL AND {PROVEN.format('v')}"
 )
 _COLUMNS = "k.id, k.target, k.text, t.record, v.features, max(v.speedup_low) AS speedup_low"
 _POOL = (

@@ -17,6 +17,8 @@ from .database import Database
 
 _WIDTHS = (0.03, 0.1, 0.3)  # of 99 % intervals, as parts of their middle: what GPUs, quiet and busy CPUs measure
 
+PROVEN = "instr({}.versions, '\"forced\"') = 0"  # of a table of verdicts: not by force
+
 T = TypeVar("T")
 
 
@@ -71,8 +73,8 @@ def insert_edges(connection: sqlite3.Connection, child: Kernel, parents: tuple[s
 
 
 def versions_key(environment: Environment) -> str:
-    """One text per set of versions, whatever their order."""
-    return json.dumps(environment.versions, sort_keys=True)
+    """One text per set of versions, whatever their order; with the mark of verdicts by force, which so are compared with no others."""
+    return json.dumps(environment.versions | ({"forced": "yes"} if environment.forced else {}), sort_keys=True)
 
 
 def lower(first: Verdict, second: Verdict) -> Verdict:

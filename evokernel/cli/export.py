@@ -19,7 +19,7 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.
 TaskId = Annotated[str | None, typer.Option("--task", metavar="TASK", help="The task's name or id, if the kernel is verified for several.")]
 Target = Annotated[str | None, typer.Option("--target", help="Only kernels for this target.")]
 DeviceName = Annotated[str | None, typer.Option("--device", help="Only verdicts from this device.")]
-Everything = Annotated[bool, typer.Option("--all", help="Also kernels of unknown licence, quarantined ones and those never judged.")]
+Everything = Annotated[bool, typer.Option("--all", help="Also kernels of unknown licence, quarantined ones, and those judged never or by force.")]
 Licence = Annotated[str, typer.Option("--licence", metavar="SPDX", help="The licence of your own kernels, such as Apache-2.0.")]
 Force = Annotated[bool, typer.Option("--force", help="Write over an existing file.")]
 
@@ -85,7 +85,8 @@ def module(
         found = [verified(opened, kernel, task) for kernel in kernels]
     file.write_text(drop_in_of([(f.task, f.kernel, f.environment) for f in found]), encoding="utf-8")
     for_task = found[0].task
-    result(f"{file} written: `from {file.stem} import Model` takes the place of {for_task.name}'s Model")
+    said = f"{file} written: `from {file.stem} import Model` takes the place of {for_task.name}'s Model"
+    result("\n".join([said, *(f"{f.kernel.id}: {f.environment.caveat}" for f in found if f.environment.forced)]))
     if json:
         ids = [f.kernel.id for f in found]
         json_line({"status": "written", "kernel_id": ids[0], "kernel_ids": ids, "task_id": for_task.id, "path": str(file)})
@@ -102,7 +103,7 @@ def kernelbench(kernel: KernelId, file: File, task: TaskId = None, force: Force 
     with open_archive(archive, create=False) as opened:
         found = verified(opened, kernel, task)
     file.write_text(kernelbench_file(found.task, found.kernel, found.environment), encoding="utf-8")
-    result(f"{file} written: ModelNew for {found.task.name}, built with load_inline by nvcc where it is used")
+    result(f"{file} written: ModelNew for {found.task.name}, built with load_inline by nvcc where it is used\n{found.environment.caveat}".strip())
     if json:
         json_line({"status": "written", "kernel_id": found.kernel.id, "task_id": found.task.id, "path": str(file)})
 

@@ -61,4 +61,5 @@ def speedup_fields(verdict: Verdict | None) -> dict[str, object]:
         "baseline": timing.scored.fastest.name if timing else None,
         "baselines_us": {b.name: b.median_us for b in timing.scored.baselines} if timing else {},
         "time_us": verdict.time_us if verdict else None,
+        "forced": bool(verdict and verdict.environment.forced),
     }

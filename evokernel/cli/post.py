@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UsageError
-from .evolve import ArchivePath, Json, TaskTimeout, writable
+from .evolve import ArchivePath, Force, Json, TaskTimeout, writable
 from .output import json_line, result
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or its first digits.")]
 
 
-def ask(
+def ask(  # noqa: PLR0913, PLR0917 - each parameter is one option of the command
     run: Annotated[str, typer.Argument(metavar="RUN|TASK", help="A run's id, or a task file: then a new run is started.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the prompts go, one JSON object a line.")],
     number: Annotated[int, typer.Option("-n", metavar="N", min=1, help="How many prompts.")] = 4,
@@ -30,6 +30,7 @@ def ask(
     candidates: Annotated[int, typer.Option(metavar="N", help="For a new run: how many kernels may be measured.")] = 40,
     archive: ArchivePath = None,
     task_timeout: TaskTimeout = 60.0,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Write the next prompts of a run into a file, for a person, an agent or a batch service to answer."""
@@ -40,7 +41,7 @@ def ask(
     writable(out)
     with open_archive(archive) as opened:
         new = Path(run).is_file() or ":" in run
-        run_id = begin_by_post(opened, run, gpu, candidates, Session(task_timeout_s=task_timeout)) if new else _run_id(opened, run)
+        run_id = begin_by_post(opened, run, gpu, candidates, Session(task_timeout_s=task_timeout, force=force)) if new else _run_id(opened, run)
         questions = asked(opened, run_id, number)
     out.write_text("".join(jsonlib.dumps(encode(q)) + "\n" for q in questions), encoding="utf-8")
     more = "" if len(questions) == number else "; the rest has to wait for verdicts (evokernel tell) or for the judge (evokernel resume)"

@@ -34,7 +34,7 @@ OURS: Columns = {
     "architecture": "string", "compiler": "string", "versions": "string", "protocol": "int64", "samples": "int64", "time_us": "float64",
     "baseline": "string", "baselines_us": "string", "speedup": "float64", "speedup_low": "float64", "speedup_high": "float64",
     "traffic_fraction": "float64", "work_fraction": "float64", "registers": "int64", "spill_bytes": "int64", "imported": "bool", "licence": "string",
-    "origin": "string", "provenance": "string", "quarantined": "string", "task": "string", "verdict": "string",
+    "origin": "string", "provenance": "string", "quarantined": "string", "task": "string", "verdict": "string", "forced": "bool",
 }  # fmt: skip
 DATASET = {**PUBLISHED, **OURS}
 PAIRS: Columns = {
@@ -110,6 +110,7 @@ def _verdict_columns(verdict: Verdict) -> Row:
         "Error": None if timing else verdict.message, "tunables": json.dumps(verdict.config), "status": verdict.status.value,
         "milestone": verdict.milestone, "device": environment.device, "architecture": environment.architecture, "compiler": environment.compiler,
         "versions": json.dumps(environment.versions, sort_keys=True), "protocol": environment.protocol, "verdict": codec.dumps(verdict),
+        "forced": environment.forced,
     }  # fmt: skip
     if made:
         gpu = {"registers": made.registers, "spill_bytes": made.spill_bytes} if made.registers else {}

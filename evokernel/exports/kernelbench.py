@@ -36,7 +36,8 @@ def kernelbench_file(task: Task, kernel: Kernel, environment: Environment) -> st
         raise UsageError(f"KernelBench runs CUDA kernels; {kernel.id} is for {kernel.target}: `evokernel export module` takes it")
     device = verified_gpu(environment)
     made = model_new(task, resolve(parse(kernel), task.signature, device), f"evokernel_{kernel.id}")
-    return f"# ModelNew for KernelBench, made by evokernel from kernel {kernel.id} (task {task.id}), verified on {environment.device}.\n{made}"
+    how = "judged BY FORCE, which proves nothing," if environment.forced else "verified"
+    return f"# ModelNew for KernelBench, made by evokernel from kernel {kernel.id} (task {task.id}), {how} on {environment.device}.\n{made}"
 
 
 def model_new(task: Task, plan: Plan, name: str) -> str:

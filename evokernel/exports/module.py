@@ -103,7 +103,8 @@ def drop_in_of(choices: Sequence[tuple[Task, Kernel, Environment | None]]) -> st
         data, code = _kernel_data(task, kernel, device)
         constants |= {f"{name}{mark}": value for name, value in {**data, **code}.items()}
         made.append(f"(SOURCE{mark}, _{kernel.target.capitalize()}Kernel({', '.join(f'{n}{mark}' for n in ('TASK', 'PLAN', *code))}))")
-        needs.append(f"{kernel.id} (task {task.id}) needs {_NEEDS[kernel.target][0].format(device.architecture)}")
+        unproven = ", AND IS NOT PROVEN TO BE RIGHT: it was judged by force" * bool(environment and environment.forced)
+        needs.append(f"{kernel.id} (task {task.id}) needs {_NEEDS[kernel.target][0].format(device.architecture)}{unproven}")
     used = sorted({kernel.target for _, kernel, _ in choices})
     names = [name.format(target) for name in _PARTS for target in (used if "{}" in name else used[:1])]
     parts = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names)

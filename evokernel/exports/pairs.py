@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 
 from ..archive.database import Database
-from ..archive.verdicts import load, load_task
+from ..archive.verdicts import PROVEN, load, load_task
 from ..records import Status
 from .columns import Row, split_of
 from .selection import LICENCE, Selection
@@ -14,7 +14,7 @@ from .selection import LICENCE, Selection
 # Of several configurations of a kernel its best counts: SQLite takes the other columns from the row with the largest speedup.
 _BEST = (
     "SELECT b.kernel_id, v.task_id, v.device, v.protocol, v.versions, v.imported, v.record, max(v.speedup_low) FROM verdicts v "
-    f"JOIN builds b ON b.id = v.build_id WHERE v.status = '{Status.VERIFIED}' GROUP BY 1, 2, 3, 4, 5, 6"
+    f"JOIN builds b ON b.id = v.build_id WHERE v.status = '{Status.VERIFIED}' AND {PROVEN.format('v')} GROUP BY 1, 2, 3, 4, 5, 6"
 )
 _PAIRS = (
     f"WITH best AS MATERIALIZED ({_BEST}) SELECT e.child, e.parent, c.record AS made, p.record AS from_, c.task_id, c.device, k.target, "

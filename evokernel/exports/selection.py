@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..archive.database import Database
 from ..archive.search import Filters, where
-from ..archive.verdicts import load, load_task
+from ..archive.verdicts import PROVEN, load, load_task
 from ..errors import UsageError
 from ..records import Task
 from .columns import Source
@@ -28,8 +28,8 @@ _FROM = "FROM kernels k LEFT JOIN builds b ON b.kernel_id = k.id LEFT JOIN verdi
 
 @dataclass(frozen=True)
 class Selection:
-    """`licence`: of the user's own kernels ("": not known). `everything`: also kernels of unknown licence, quarantined ones and those without a
-    verdict. `verified`: only verdicts that are."""
+    """`licence`: of the user's own kernels ("": not known). `everything`: also kernels of unknown licence, quarantined ones, those without a
+    verdict, and verdicts by force. `verified`: only verdicts that are."""
 
     target: str | None = None
     device: str | None = None
@@ -81,7 +81,8 @@ def left_out(database: Database, selection: Selection) -> dict[str, int]:
     condition, values = where(Filters(target=selection.target, device=selection.device))
     rows = database.rows(
         f"SELECT CASE WHEN {LICENCE} = '' THEN 'licence not known (--licence states that of your own)' WHEN k.quarantined IS NOT NULL "
-        f"THEN 'quarantined' WHEN max(v.seq) IS NULL THEN 'never judged' END AS why {_FROM} WHERE {condition} GROUP BY k.seq",
+        f"THEN 'quarantined' WHEN max(v.seq) IS NULL THEN 'never judged' "
+        f"WHEN NOT max({PROVEN.format('v')}) THEN 'judged by force only' END AS why {_FROM} WHERE {condition} GROUP BY k.seq",
         selection.licence, *values,
     )  # fmt: skip
     return dict(Counter(row["why"] for row in rows if row["why"]))
@@ -91,7 +92,7 @@ def _where(selection: Selection) -> tuple[str, list[object]]:
     condition, values = where(Filters(target=selection.target, device=selection.device, verified=selection.verified))
     if selection.everything:
         return condition, values
-    return f"{condition} AND v.seq IS NOT NULL AND k.quarantined IS NULL AND {LICENCE} != ''", [*values, selection.licence]
+    return f"{condition} AND {PROVEN.format('v')} AND k.quarantined IS NULL AND {LICENCE} != ''", [*values, selection.licence]
 
 
 @contextmanager

@@ -56,6 +56,7 @@ class JudgeProcess:
         field = Field(shop, loaded.task.options.score, tuple(settings["baselines"] or baseline_names(target.name)))
         field.start()
         checked = admit(cases, force=settings["force"]) if settings["check"] else None
+        shop.forced = checked.forced if checked else settings["force"]
         cases.prepare()  # here and not under the first candidate: the baselines are compiling meanwhile
         _ = shop.costs
         self._phase("baselines")
@@ -64,16 +65,16 @@ class JudgeProcess:
         if shop.machine.slow_start:
             shop.boot_runner()
         self._funnel = Funnel(shop, field)
-        self._field = field
         notes = [*(checked.notes if checked else loaded.notes), *(f"baseline {n} is missing: {why}" for n, why in field.failed.items())]
         return Admission(
             task=loaded.task,
             device=shop.device,
             baselines_us={name: modes[field.score] for name, modes in field.times_us.items()},
             regimes=cases.regimes(),
-            trivial=tuple(checked.trivial) if checked else (),
+            trivial=checked.trivial if checked else (),
             notes=tuple(notes),
-            forced=checked.forced if checked else settings["force"],
+            forced=shop.forced,
+            survived=checked.survived if checked else (),
             left_out=cases.plan(0).left_out,
         )
 

@@ -28,11 +28,11 @@ Trivial = Callable[[Case], Outputs]  # a candidate: the outputs it would give (t
 
 @dataclass(frozen=True)
 class Findings:
-    """What admission found. `trivial`: names of the candidates that were tried; `idle`: inputs and parameters that change no output."""
+    """What admission found. `trivial`: the candidates that were tried and fail; `survived`: those that do not, on a task that is refused."""
 
     trivial: tuple[str, ...]
+    survived: tuple[str, ...]
     notes: tuple[str, ...]
-    idle: tuple[str, ...]
     forced: bool = False
 
 
@@ -46,14 +46,13 @@ def admit(cases: Cases, *, force: bool = False) -> Findings:
         TaskError: refused, with what would help.
     """
     candidates = _candidates(cases)
-    refusal = _refusal(cases, candidates)
+    refusal, survived = _refusal(cases, candidates)
     if refusal and not force:
         raise TaskError(f"{refusal} (--force judges it all the same and marks every result)", refused=True)
-    idle = _idle(cases)
-    notes = [*cases.loaded.notes, *cases.notes, *_idle_notes(cases, idle), *_lax(cases)]
+    notes = [*cases.loaded.notes, *cases.notes, *_idle_notes(cases, _idle(cases)), *_lax(cases)]
     if refusal:
         notes.append(f"judged by force: {refusal}")
-    return Findings(tuple(candidates), tuple(notes), tuple(idle), forced=bool(refusal))
+    return Findings(tuple(c for c in candidates if c not in survived), survived, tuple(notes), forced=bool(refusal))
 
 
 def _candidates(cases: Cases) -> dict[str, Trivial]:
@@ -126,28 +125,28 @@ def _fit(source: Tensor, spec: TensorSpec) -> Tensor | None:
     return source.broadcast_to(spec.shape).to(getattr(torch, spec.dtype)) if aligned else None
 
 
-def _refusal(cases: Cases, candidates: Mapping[str, Trivial]) -> str | None:
-    """Why the task cannot be judged, or None. Cases are made only as long as some candidate still passes."""
+def _refusal(cases: Cases, candidates: Mapping[str, Trivial]) -> tuple[str | None, tuple[str, ...]]:
+    """Why the task cannot be judged, or None, and the candidates that did not fail. Cases are made only as long as some candidate still passes."""
     outputs = [t.name for t in cases.loaded.task.signature.outputs]
     alive = {(candidate, output) for candidate in candidates for output in outputs}
+    refusal: str | None = None
     for case in cases.correctness():
         tried = [c for c in candidates if any((c, o) in alive for o in outputs)]
         if not tried:
             break
         wrong = [o for o, ok in _passes(cases, case, cases.eager(case)).items() if not ok]
         if wrong:
-            return f"the task cannot be judged: its own reference fails the check on `{wrong[0]}` with '{case.regime}' inputs"
+            refusal = f"the task cannot be judged: its own reference fails the check on `{wrong[0]}` with '{case.regime}' inputs"
+            break
         for candidate in tried:
             passed = _passes(cases, case, candidates[candidate](case))
             alive -= {(candidate, o) for o in outputs if not passed.get(o, False)}
-    return _named(cases, candidates, outputs, alive)
+    survived = tuple(c for c in candidates if all((c, o) in alive for o in outputs))
+    return refusal or (_reason(survived[0]) if survived else _named(cases, candidates, outputs, alive)), survived
 
 
 def _named(cases: Cases, candidates: Mapping[str, Trivial], outputs: list[str], alive: set[tuple[str, str]]) -> str | None:
-    """The refusal for what survived on every case, or None. Outputs that some candidate gives are noted."""
-    for candidate in candidates:
-        if all((candidate, o) in alive for o in outputs):
-            return _reason(candidate)
+    """The refusal for outputs each of which some candidate gives, or None. Those that one gives are noted."""
     partial = ("tf32 copy", "16-bit copy", "last rows skipped")
     given = {o: next((c for c in candidates if (c, o) in alive and c not in partial), None) for o in outputs}
     if all(given.values()):

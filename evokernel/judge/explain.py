@@ -48,15 +48,12 @@ def _worst(ours: Tensor, truth: Tensor, wrong: Tensor) -> list[int]:
 
 
 def _guess(spec: TensorSpec, ours: Tensor, truth: Tensor, wrong: Tensor, inputs: Sequence[TensorSpec]) -> str:
-    if len(ours) <= _LOOKED_AT:
+    dear = len(ours) > _LOOKED_AT
+    if not dear:
         ours, truth = ours.double(), truth.double()
-        for guess in (_unwritten, _constant, _tail, _transposed, _shifted, _affine):
-            text = guess(spec, ours, truth, wrong)
-            if text:
-                return text
-    else:
-        text = _unwritten(spec, ours, truth, wrong) or _constant(spec, ours, truth, wrong) or _tail(spec, ours, truth, wrong)
-        if text:
+    guesses = (_unwritten, _constant, _tail) + (() if dear else (_transposed, _shifted, _affine))
+    for guess in guesses:
+        if text := guess(spec, ours, truth, wrong):
             return text
     strided = [t for t in inputs if not t.contiguous]
     if strided:

@@ -81,7 +81,7 @@ class LaneSettings:
     """How a lane's judge process is started.
 
     `environ`: the environment the task file sees, less what looks like a secret. `phase_limit_s`: how long importing the task,
-    constructing the module, get_inputs and forward may take each. `force`: judge a task that admission refuses, marked for ever.
+    constructing the module, get_inputs and forward may take each. `force`: judge a task that admission refuses, and mark every verdict.
     `baselines`: fewer than all (which () stands for) make a quicker, weaker judge; verdicts name those they used.
     """
 
@@ -185,7 +185,8 @@ class Lane:
         theirs.close()
         self._capture.started()
         self._channel.send({
-            "task": settings.task, "target": settings.target, "cache": str(settings.cache), "force": settings.force,
+            "task": settings.task, "target": settings.target, "cache": str(settings.cache),
+            "force": self._admission.forced if self._admission else settings.force,  # a judge that starts again does not check again
             "check": self._admission is None, "environ": environ, "baselines": settings.baselines,
             "owner": f"process {os.getpid()}",  # outside of the judge's namespace, where it can be found
         })  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 from pathlib import Path
 
 from .. import codec
@@ -11,6 +10,7 @@ from ..errors import JudgeError
 from ..kernelfile.steps import Grid
 from ..records import Device, Resources, digest
 from ..targets import Artifact, nvrtc
+from ..targets.compiler import gxx, run_limited
 from ..targets.cuda_program import CudaLaunch
 from ..targets.workplace import put, workplace
 
@@ -28,15 +28,11 @@ def build_native(cache: Path) -> Path:
     if path.exists():
         return path
     flags = ["-O2", "-std=c++17", "-shared", "-fPIC", "-fopenmp"] + (["-mclflushopt"] if platform.machine() == "x86_64" else [])
-    try:
-        with workplace(path.parent) as work:
-            built = work / path.name
-            subprocess.run(["g++", *flags, str(source), "-o", str(built)], check=True, capture_output=True, text=True, timeout=60)
-            built.replace(path)
-    except FileNotFoundError:
-        raise JudgeError("g++ is not installed; the judge needs it on the CPU (Debian, Ubuntu: apt-get install g++)") from None
-    except subprocess.SubprocessError as error:
-        raise JudgeError(f"the judge's helper library does not compile: {error}") from error
+    with workplace(path.parent) as work:
+        outcome = run_limited([gxx(), *flags, str(source), "-o", path.name], work)
+        if outcome.code != 0:
+            raise JudgeError(f"the judge's helper library does not compile: {outcome.output.strip()[:500] or outcome}")
+        (work / path.name).replace(path)
     return path
 
 

@@ -45,6 +45,7 @@ class Workshop:
         self.cache = cache
         self.environ = {**environ, "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor")}
         self.sandbox = ""
+        self.forced = False  # the task is one that admission refuses
         self.cases = Cases(loaded, self.machine.place, memory_bytes=self.machine.free_bytes())
         self._memories: dict[int, TaskMemory] = {}
         self._next_runner: Contestant | None = None
@@ -130,7 +131,7 @@ class Workshop:
 
     def environment(self) -> Environment:
         """Where verdicts of this process are made."""
-        return Environment(self.device.name, self.device.architecture, self.target.compiler(), self.sandbox, self.versions)
+        return Environment(self.device.name, self.device.architecture, self.target.compiler(), self.sandbox, self.versions, forced=self.forced)
 
     @cached_property
     def costs(self) -> Costs:

@@ -45,7 +45,7 @@ class BatchCandidate:
 class BatchOutcome:
     """One line of an outcomes file. The candidate has a verdict, or `error` names *our* failure (or the task's), which is no score.
 
-    `candidate`, `id`: of the candidate. `forced`: its task is one that admission refuses.
+    `candidate`, `id`: of the candidate. `forced`: its task is one that admission refuses (older files say it only here).
     """
 
     protocol: int

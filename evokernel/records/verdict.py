@@ -89,7 +89,7 @@ class ModeTiming:
 @dataclass(frozen=True)
 class Timing:
     """All times of a verified kernel. `score` names the mode whose lower bound counts. `prepare_us`: weight preparation, off the clock.
-    `void_blocks`: pairs of calls thrown away because the clock moved or was throttled meanwhile; `clock_mhz`: the GPU's clock (0: not known).
+    `void_blocks`: blocks of four turns thrown away because the clock moved or was throttled meanwhile; `clock_mhz`: the GPU's clock (0: not known).
     `verified_calls`: timed calls, of all modes, whose outputs were compared in full. `starts`: how often both sides were started anew for the times
     that count."""
 
@@ -141,8 +141,8 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a verdict was made. `sandbox`: how the candidate was confined; `sanitizer`: what compute-sanitizer said of it ("": only finalists on a
-    GPU are replayed under it)."""
+    """Where and how a verdict was made. `sandbox`: how the candidate was confined; `sanitizer`: what compute-sanitizer said of it ("": only finalists
+    on a GPU are replayed under it); `forced`: on a task that admission refuses, where kernels that do none of its work may pass: no proof."""
 
     device: str
     architecture: str
@@ -151,6 +151,12 @@ class Environment:
     versions: dict[str, str]
     protocol: int = PROTOCOL
     sanitizer: str = ""
+    forced: bool = False
+
+    @property
+    def caveat(self) -> str:
+        """What must be said beside a verdict by force, and "" of others."""
+        return "judged by force: admission refuses this task (`evokernel task check` says why), so that a kernel passes proves nothing" * self.forced
 
 
 @dataclass(frozen=True)
@@ -158,8 +164,8 @@ class Verdict:
     """The judge's whole answer about one kernel in one configuration.
 
     A time exists only if the kernel is verified. `milestone`: -1 wrong, 1 correct, 2 faster than eager, 3 faster than every
-    baseline by 5 % (lower bounds). `stage` is the last stage reached: parse, build, load, correctness, timing, sanitizer (finalists on a GPU),
-    done; `stages_s` says how long each took.
+    baseline by 5 % (lower bounds). `stage` is the last stage reached: parse, build, load, correctness, settling (of the next runner), timing,
+    sanitizer (finalists on a GPU), done; `stages_s` says how long each took.
     """
 
     status: Status
@@ -224,8 +230,9 @@ class Screen:
 class Admission:
     """What the judge says of a task before any search: it can be judged, on this device, against these baselines.
 
-    `baselines_us`: median in the scored mode by name. `trivial`: trivial candidates that were tried (all failed).
-    `notes`: things a user should know (a parameter that does not matter, an in-place reference). `left_out`: why each other regime is not valid.
+    `baselines_us`: median in the scored mode by name. `trivial`: trivial candidates that were tried and fail; `survived`: those that
+    did not, on a task that is judged by force (`forced`). `notes`: things a user should know (a parameter that does not matter, an in-place
+    reference). `left_out`: why each other regime is not valid.
     """
 
     task: Task
@@ -234,6 +241,6 @@ class Admission:
     regimes: tuple[str, ...]
     trivial: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    sandbox: str = ""
     forced: bool = False
+    survived: tuple[str, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict)

@@ -1,10 +1,11 @@
 """Shared memory between judge and runner: one memfd for what a kernel may only read, one for what it may write.
 
 Every buffer has a region of whole pages of its own. The runner maps the regions apart, with inaccessible pages between them, and
-a buffer of the first slot, or of none, stands at the end of its region (256-byte aligned): running past its end faults at once, running
-before its start damages a guard pattern that the judge checks. Buffers of other slots stand elsewhere, with the pattern on both sides, so
-that no kernel can tell the judge's memory by its ends. The size of both memfds is sealed. The read-only one is also sealed against writing once
-the judge has mapped it, so nobody else can ever map it for writing: a store into an input or a weight is a fault, not a wrong number later.
+a buffer of the first slot, or of none, stands at the end of its region, rounded up to 256 bytes: running further past its end faults at
+once, writing less far or before its start damages a guard pattern that the judge checks. Buffers of other slots stand elsewhere, with
+the pattern on both sides, so that no kernel can tell the judge's memory by its ends. The size of both memfds is sealed. The read-only one
+is also sealed against writing once the judge has mapped it, so nobody else can ever map it for writing: a store into an input or a weight
+is a fault, not a wrong number later.
 """
 
 from __future__ import annotations

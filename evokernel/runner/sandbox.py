@@ -2,7 +2,8 @@
 
 Covers: reading anything but the interpreter, system libraries and the candidate's own build folder; every write outside; new
 processes and programs; all networking; signals to and memory of other processes; new sessions, staying alive after the zygote;
-permissions, owners, times and attributes of files (Landlock leaves those open); what only root may do at all; growing memory, files and core dumps.
+permissions, owners, times and attributes of files (Landlock leaves those open); what only root may do at all; on a CPU, by
+`limit_resources`, growing memory, files, core dumps and processor time (a GPU's runner, where no candidate's host code runs, has no such limits).
 Does not cover: whether a file exists (stat); use of the cores it is pinned to (the judge's deadline does), and timing side channels.
 Must not know: the task, its reference, expected values, tolerances.
 

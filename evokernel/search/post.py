@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .. import operators
 from ..archive.runs import Answered, Asked, Called, Event, RunLog, RunSettings
@@ -206,7 +206,8 @@ class _Desk:
             return f"number {outcome.id} was judged on {there.device} ({there.architecture}), the run is for {here.name} ({here.architecture})"
         if outcome.task_id and outcome.task_id != self._task.id:
             return f"number {outcome.id} was judged for task {outcome.task_id}, the run is for {self._task.id}"
-        self._record(pending, make_kernel(pending.reply.text, self.state.started.settings.target), outcome.verdict)
+        verdict = replace(outcome.verdict, environment=replace(there, forced=there.forced or outcome.forced))
+        self._record(pending, make_kernel(pending.reply.text, self.state.started.settings.target), verdict)
         told.verdicts += 1
         return ""
 

@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Protocol
 
+from .. import codec
 from ..errors import UsageError
 from ..kernelfile import KernelFile, resolve
 from ..kernelfile.steps import Plan
@@ -88,6 +89,16 @@ def built(
     """A kernel file resolved for one signature and compiled; raises as `resolve` and `Target.build` do."""
     plan = resolve(parsed, signature, device, config)
     return plan, target.build(plan, plan.dtypes(signature), directory, device)
+
+
+def canonical_plan(plan: Plan) -> str:
+    """The plan without its code, line numbers, the names of its functions, and what may change from call to call."""
+    steps = [codec.encode(s) for s in (*plan.prepare, *plan.steps)]
+    for step in steps:
+        step.pop("line")
+        step.pop("enabled", None)
+        step.pop("function", None)
+    return codec.dumps([codec.encode(plan.buffers), len(plan.prepare), steps, plan.nondeterministic])
 
 
 @cache  # each look reads the metadata of every installed package

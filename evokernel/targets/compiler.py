@@ -126,30 +126,30 @@ def message_of(outcome: Outcome, code: str) -> str:
         elif required := _REQUIRED.match(raw):
             lines.append(f"line {required[1]}, column {required[2]}: note: required from here")
         elif re.search(r"undefined reference|multiple definition|relocation", raw):
-            lines.append(_tidy(raw))
+            lines.append(tidy(raw))
     if not lines:
-        lines = [_tidy(line) for line in outcome.output.split("\n") if line.strip()] or [f"the compiler ended with {outcome.code}"]
+        lines = [tidy(line) for line in outcome.output.split("\n") if line.strip()] or [f"the compiler ended with {outcome.code}"]
     return "\n".join(lines[:MESSAGE_LINES])
 
 
 def _diagnostic(match: re.Match[str], source: list[str]) -> list[str]:
-    file, number, column, text = match["file"], int(match["line"]), int(match["column"] or 0), _tidy(match["text"])
+    file, number, column, text = match["file"], int(match["line"]), int(match["column"] or 0), tidy(match["text"])
     text += next((hint for word, hint in _HINTS.items() if word in text), "") if match["kind"] != "note" else ""
     kind = "note" if match["kind"] == "note" else "error"
     if file not in (KERNEL, PLAN):
         return [f"{kind} in <{file.rsplit('/', 1)[-1]}>: {text}"]
-    shown = source[number - 1].replace("\t", " ") if 0 < number <= len(source) else ""
+    shown = source[number - 1] if 0 < number <= len(source) else ""
     if file == PLAN:
-        return [f"line {number}: {kind}: in this launch: {text}", f"  {_tidy(shown)}"]
+        return [f"line {number}: {kind}: in this launch: {text}", f"  {tidy(shown)}"]
     where = f"line {number}, column {column}" if column else f"line {number}"
     if kind == "note":
         return [f"{where}: note: {text}"]
     start = max(0, column - 100)
-    shown = _tidy(shown[start : start + 160])
+    shown = tidy(shown[start : start + 160])
     return [f"{where}: error: {text}", f"  {shown}", *([f"  {' ' * (column - 1 - start)}^"] if column else [])]
 
 
-def _tidy(text: str) -> str:
+def tidy(text: str) -> str:
     """No folders, no control characters, 300 characters at most."""
     text = re.sub(r"(?<![\w/])/(?:[\w.+-]+/)+", "", text)
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)[:300]
+    return "".join(c if c.isprintable() else " " if c == "\t" else f"\\x{ord(c):02x}" for c in text)[:300]

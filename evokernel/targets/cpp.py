@@ -20,7 +20,7 @@ from pathlib import Path
 from .. import codec
 from ..kernelfile.steps import Plan
 from ..records import Device, Number, Resources, digest
-from . import Artifact, BuildError
+from . import Artifact, BuildError, canonical_plan
 from .compiler import MISSING, PRELUDE_FILE_LIMIT_BLOCKS, gxx, message_of, run_limited, tool
 from .objectfile import ObjectFile
 from .refusals import check_instructions, check_object, features
@@ -111,16 +111,6 @@ class CppProgram:
 def _finished(artifact: Artifact, shared_object: Path, plan: Plan) -> Artifact:
     """The artifact where it stands now. Its hash covers the plan too: the same code launched with other numbers is another measurement."""
     return replace(artifact, path=str(shared_object), code_hash=digest(artifact.code_hash, canonical_plan(plan)))
-
-
-def canonical_plan(plan: Plan) -> str:
-    """The plan without its code, line numbers, the names of its functions, and what may change from call to call."""
-    steps = [codec.encode(s) for s in (*plan.prepare, *plan.steps)]
-    for step in steps:
-        step.pop("line")
-        step.pop("enabled", None)
-        step.pop("function", None)
-    return codec.dumps([codec.encode(plan.buffers), len(plan.prepare), steps, plan.nondeterministic])
 
 
 def compile_flags(plan: Plan) -> tuple[str, ...]:

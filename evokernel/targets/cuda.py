@@ -15,8 +15,7 @@ from ..errors import UsageError
 from ..kernelfile import shipped_gpus
 from ..kernelfile.steps import Grid, Launch, Plan
 from ..records import Device, Resources, digest
-from . import Artifact, BuildError, nvrtc
-from .cpp import canonical_plan
+from . import Artifact, BuildError, canonical_plan, nvrtc
 from .cuda_arguments import misfit, parameters
 from .cuda_program import STATIC_SMEM_BYTES, CudaLaunch, CudaProgram
 from .cuda_refusals import check_calls, check_instructions, check_state, code_hash, features

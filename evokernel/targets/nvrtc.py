@@ -27,7 +27,7 @@ from ..errors import JudgeError
 from ..kernelfile import KernelFileError
 from ..kernelfile.located import place_at
 from ..kernelfile.scan import tokens
-from .compiler import MESSAGE_LINES
+from .compiler import MESSAGE_LINES, tidy
 
 TIME_LIMIT_S = 60.0
 PACKAGES = ("cuda-core", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")
@@ -206,35 +206,29 @@ def message_of(compilation: Compilation, code: str, launch_lines: Sequence[int])
             continue
         of_launch = file == _NAME_MAP
         line = launch_lines[min(max(number - _FIRST_NAME_LINE, 0), len(launch_lines) - 1)] if of_launch else number
-        text = _tidy(raw).removesuffix(".") + next((hint for pattern, hint in _HINTS if pattern.search(raw)), "")
+        text = tidy(raw).removesuffix(".") + next((hint for pattern, hint in _HINTS if pattern.search(raw)), "")
         where = f"error: in this launch: {_name_error(text)}" if of_launch else f"error: {text}"
         if not file and number:
             entry = str(_of_assembly(where, "".join(compilation.ptx.split("\n")[number - 1 : number]).strip(), code))
         elif (of_launch or file == KERNEL) and 0 < line <= len(source):
-            entry = str(KernelFileError(where, line, 0 if of_launch else column, _tidy(source[line - 1])))
+            entry = str(KernelFileError(where, line, 0 if of_launch else column, tidy(source[line - 1])))
         else:
             entry = f"{where} (in <{file.rsplit('/', 1)[-1]}>)" if file else where
         if entry not in seen:
             shown += entry.split("\n")
             seen.add(entry)
     if not shown:
-        shown = [_tidy(line) for line in compilation.log.split("\n") if line.strip()]
+        shown = [tidy(line) for line in compilation.log.split("\n") if line.strip()]
     return "\n".join(shown[:MESSAGE_LINES])
 
 
 def _of_assembly(message: str, instruction: str, code: str) -> KernelFileError:
     """A message of ptxas with the instruction it is about, at the first string of the code that names its operation."""
-    message = f"{message}: {_tidy(instruction)}"
+    message = f"{message}: {tidy(instruction)}"
     operation = next((word for word in instruction.split() if not word.startswith(("@", "{")) and "." in word), "\0")
     found = (t.offset + t.text.find(operation) for t in tokens(code) if t.kind in ("string", "raw") and operation in t.text)
     place = next(found, None)
     return KernelFileError(message) if place is None else place_at(code, place).error(message)
-
-
-def _tidy(text: str) -> str:
-    """No folders, no control characters, 300 characters at most."""
-    text = re.sub(r"(?<![\w/])/(?:[\w.+-]+/)+", "", text)
-    return "".join(c if c.isprintable() else " " if c == "\t" else f"\\x{ord(c):02x}" for c in text)[:300]
 
 
 def _name_error(text: str) -> str:

@@ -17,17 +17,19 @@ def explanation(verdict: Verdict, admission: Admission) -> dict[str, str]:
     cases = len(verdict.errors) // max(len({e.output for e in verdict.errors}), 1)  # each has a row for every output
     weights = "; weights drawn anew, twice, and bound twice" if task.signature.weights else ""
     own_units = "" if task.options.tolerance_units is None else f", here replaced by the task's own {task.options.tolerance_units:g}"
+    not_failing = f"; did NOT fail: {', '.join(admission.survived)}" * bool(admission.survived)
     return {
         "kernel": f"{verdict.kernel_id}, configuration {_pairs(verdict.config) or 'without tunables'}, compiled code {verdict.code_hash or '-'}",
         "task": f"{task.name} ({task.id}), {len(task.variants)} shape(s), precision {task.options.precision.value}{', by force' * admission.forced}",
         "inputs": f"{cases} case(s) compared in full: your get_inputs under secret seeds, then the regimes "
         f"{', '.join(r for r in admission.regimes if r != 'own') or '(none)'}{weights}",
         "regimes left out": "; ".join(f"{', '.join(r for r in left if left[r] == why)}: {why}" for why in dict.fromkeys(left.values())) or "none",
-        "trivial candidates": f"{', '.join(admission.trivial) or 'not tried'}: each failed this very check when the task was admitted",
+        "trivial candidates": f"{', '.join(admission.trivial) or 'none'}: each failed this very check when the task was admitted{not_failing}",
         "truth": "your module in float64 throughout, on the same inputs and weights",
         "error unit": "by element: what noise of one unit in the last place on inputs and weights does (rms), plus one unit in the last place",
         "budget": f"8 times what trusted implementations need, at least 16 units (64 for small outputs){own_units}; up to twice eager's own largest "
-        "absolute error always passes; 16-bit outputs: twice the largest and 1.5 times the rms of the trusted; whole numbers exact",
+        "absolute error in a block of 256 elements passes there, unless the task sets the units; 16-bit outputs: instead of all that twice the "
+        "largest and 1.5 times the rms of the trusted; whole numbers exact",
         "buffers": "outputs and scratch hold NaN or secret values before each call; guard patterns around each buffer, looked at after it; inputs "
         f"and weights {'compared afterwards' if gpu else 'in memory sealed against writing'}; the same inputs must give the same bits again, unless "
         "the plan says @nondeterministic",

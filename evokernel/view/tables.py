@@ -49,6 +49,8 @@ def admission_text(admission: Admission) -> str:
     lines.append(f"checked in the regimes {', '.join(admission.regimes)}")
     if admission.trivial:
         lines.append(f"trivial candidates that were tried, and fail: {', '.join(admission.trivial)}")
+    if admission.survived:
+        lines.append(f"trivial candidates that do not fail: {', '.join(admission.survived)}")
     lines += [f"note: {note}" for note in admission.notes]
     return "\n".join(lines)
 
@@ -128,10 +130,9 @@ def _device(e: Entry) -> str:
 
 
 def _speedup(verdict: Verdict | None) -> str:
-    speedup = verdict.speedup if verdict else None
-    if speedup is None:
+    if verdict is None or (speedup := verdict.speedup) is None:
         return verdict.status.value if verdict else "-"
-    return f"{speedup.mid:.3f}x [{speedup.low:.3f}, {speedup.high:.3f}]"
+    return f"{speedup.mid:.3f}x [{speedup.low:.3f}, {speedup.high:.3f}]{' by force' * verdict.environment.forced}"
 
 
 def _first(text: str) -> str:
@@ -144,5 +145,9 @@ def lineage_text(dag: nx.DiGraph, kernel_id: str) -> str:
     from ..archive.lineage import path
 
     steps = [(step, None if step.gain is None else math.exp(step.gain)) for step in path(dag, kernel_id)]
-    rows = [(s.kernel_id[:8], s.operator, *("-" if x is None else f"{x:.3f}x" for x in (s.speedup_low, gain))) for s, gain in steps]
+    rows = [(s.kernel_id[:8], s.operator, _times(s.speedup_low) + " by force" * s.forced, _times(gain)) for s, gain in steps]
     return table(("kernel", "made by", "speedup (lower bound)", "gain"), rows)
+
+
+def _times(factor: float | None) -> str:
+    return "-" if factor is None else f"{factor:.3f}x"

@@ -82,7 +82,7 @@ def outcome(verdict: Verdict) -> str:
     """A verdict in one line."""
     speedup = verdict.speedup
     if speedup and verdict.timing:
-        return f"{verdict.time_us:.1f} us, {shown(speedup)} against {verdict.timing.scored.fastest.name}"
+        return f"{verdict.time_us:.1f} us, {shown(speedup)} against {verdict.timing.scored.fastest.name}{', by force' * verdict.environment.forced}"
     first = verdict.message.strip().splitlines()[0] if verdict.message.strip() else ""
     return f"{verdict.status.value}: {first}"
 
@@ -101,6 +101,7 @@ def summary(found: RunResult, task: Task, path: Path | None) -> str:
         weakest = verdict.timing.scored.fastest
         if weakest.speedup.low < 1:
             lines.append(f"not shown to be faster than {weakest.name}: the interval includes less than 1x")
+        lines += [verdict.environment.caveat] * verdict.environment.forced
         lines += [
             f"written to {path}",
             f"next: evokernel archive lineage {found.best.id[:8]}",
@@ -128,4 +129,5 @@ def verdict_text(verdict: Verdict) -> str:
         lines.append(profile(verdict).text.partition("\n")[0])
     sanitizer = f", compute-sanitizer {verdict.environment.sanitizer}" if verdict.environment.sanitizer else ""
     lines.append(f"on {verdict.environment.device}, sandbox {verdict.environment.sandbox or 'not started'}{sanitizer}")
+    lines += [verdict.environment.caveat] * verdict.environment.forced
     return "\n".join(lines)

@@ -20,11 +20,11 @@ FIXTURES = Path(__file__).parent.parent / "cheats"
 EVOLVE_KEYS = {
     "status", "reason", "resumable",
     "run", "task_id", "kernel_id", "kernel_path", "target", "device", "speedup", "speedup_low", "speedup_high", "baseline", "baselines_us",
-    "time_us", "candidates", "verified", "tokens", "cost_usd", "seconds",
+    "time_us", "forced", "candidates", "verified", "tokens", "cost_usd", "seconds",
 }  # fmt: skip
 JUDGE_KEYS = {
     "status", "stage", "message", "speedup", "speedup_low", "speedup_high", "baseline", "baselines_us", "time_us", "milestone", "errors",
-    "sandbox", "device",
+    "sandbox", "device", "forced",
 }  # fmt: skip
 
 
@@ -198,6 +198,12 @@ def test_new_show_and_doctor(folder: Path) -> None:
     code, out, err = run(folder, "doctor", "--json")
     assert code == 0, err
     assert last_object(out)["status"] == "ready"
+
+
+def test_python_m_is_the_command() -> None:
+    said = [subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout for command in (
+        COMMAND, [sys.executable, "-m", "evokernel"])]  # fmt: skip
+    assert said[0].partition("\n\n")[2] == said[1].partition("\n\n")[2] != ""
 
 
 def test_every_command_is_in_the_readme() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def test_an_ordinary_task_is_admitted_with_everything_tried(tmp_path: Path) -> N
     task = cases(tmp_path, "x): return F.gelu(self.lin(x))", init=LINEAR)
     found = admit(task)
     assert {"zeros", "ones", "input x", "parameter lin_bias", "previous output", "last rows skipped", "tf32 copy"} <= set(found.trivial)
-    assert not found.forced and not found.notes and "heavy" in task.regimes()
+    assert not found.forced and not found.notes and not found.survived and "heavy" in task.regimes()
     for case in task.correctness():
         assert task.check(case, task.eager(case))[1] is None
 
@@ -86,14 +87,59 @@ def test_refused_by_name_unless_forced(tmp_path: Path, forward: str, inputs: str
     assert caught.value.refused and "--force" in str(caught.value)
     forced = admit(task, force=True)
     assert forced.forced and any(name in n for n in forced.notes)
+    assert not set(forced.trivial) & set(forced.survived) and bool(forced.survived) == (name != "no output needs any work")
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs"),
+    [
+        ("x, y): return x * 2 + y", "[torch.randn(1, 64).expand(32, 64), torch.randn(32, 64)]"),
+        ("x, y): return y.exp() + x.sum()", "[torch.empty(0, 64), torch.randn(32, 64)]"),
+        ("x): return x.sort(-1)[1]", "[torch.randn(8, 20000)]"),
+        ("x): return x.topk(8, -1)[1]", "[torch.randn(64, 1000).bfloat16()]"),
+        ("x): return (x.softmax(-1) * 1e9).to(torch.int64)", "[torch.randn(64, 1000)]"),
+        ("x): return torch.log(torch.relu(x) + torch.finfo(x.dtype).eps)", "[torch.randn(64, 96)]"),
+    ],
+)
+def test_admitted_although_unusual(tmp_path: Path, forward: str, inputs: str) -> None:
+    assert not admit(cases(tmp_path, forward, inputs)).forced
+
+
+def running_sum(x: torch.Tensor) -> torch.Tensor:
+    """(rows, columns) float32 -> (rows, 1), one addition after another as a plain loop makes them."""
+    total = torch.zeros(x.shape[0])
+    for column in x.t().contiguous():
+        total += column
+    return total[:, None]
+
+
+def textbook_softmax(x: torch.Tensor) -> torch.Tensor:
+    e = torch.exp(x - x.amax(1, keepdim=True))
+    return e / running_sum(e)
+
+
+def textbook_layernorm(x: torch.Tensor) -> torch.Tensor:
+    centred = x - running_sum(x) / x.shape[1]
+    return centred * torch.rsqrt(running_sum(centred * centred) / x.shape[1] + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("forward", "kernel_of_x"), [("torch.softmax(x, 1)", textbook_softmax), ("F.layer_norm(x, x.shape[1:])", textbook_layernorm)]
+)
+def test_plain_loops_pass_in_every_regime(tmp_path: Path, forward: str, kernel_of_x: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    task = cases(tmp_path, f"x): return {forward}", "[torch.randn(64, 1000)]")
+    assert {"ties", "integers", "mixture"} <= set(task.regimes())
+    for case in task.correctness():
+        assert kernel(task, case, lambda t, w: kernel_of_x(t["x"])) is None
+        assert kernel(task, case, lambda t, w: kernel_of_x(t["x"]) * (1 + 1e-5)) is not None
 
 
 def test_what_does_not_matter_is_a_note(tmp_path: Path) -> None:
     found = admit(
         cases(tmp_path, "x, unused): return x.exp(), x.clone()", "[torch.randn(16, 8), torch.randn(4)]", "self.w = nn.Parameter(torch.ones(3))")
     )
-    assert set(found.idle) == {"unused", "w"}
-    assert any("parameter `w` does not change" in n for n in found.notes) and any("`out1` is always the input x" in n for n in found.notes)
+    assert [n for n in found.notes if "change" in n] == [f"{what} does not change the output" for what in ("input `unused`", "parameter `w`")]
+    assert any("`out1` is always the input x" in n for n in found.notes)
 
 
 def test_precision_policy_decides_about_narrow_products(tmp_path: Path) -> None:

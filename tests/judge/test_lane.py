@@ -35,17 +35,20 @@ void f(const float* x, float* y, int64_t n) { for (int64_t i = 0; i < n; ++i) y[
 """
 
 
-def lane_of(file: Path, source: str, cache: Path, environ: dict[str, str] | None = None, limit_s: float = 30.0) -> Lane:
+def lane_of(
+    file: Path, source: str, cache: Path, environ: dict[str, str] | None = None, limit_s: float = 30.0, *, force: bool = False
+) -> Lane:  # fmt: skip
     file.write_text(source)
-    return Lane(LaneSettings(str(file), "cpp", cache / "evokernel", environ or dict(os.environ), phase_limit_s=limit_s, baselines=("eager",)))
+    environ = environ or dict(os.environ)
+    return Lane(LaneSettings(str(file), "cpp", cache / "evokernel", environ, phase_limit_s=limit_s, force=force, baselines=("eager",)))
 
 
 @pytest.fixture
 def make_lane(tmp_path: Path, own_folders: Path) -> Iterator[Callable[..., Lane]]:
     lanes: list[Lane] = []
 
-    def make(source: str, limit_s: float = 30.0) -> Lane:
-        lanes.append(lane_of(tmp_path / "task.py", source, own_folders / "cache", limit_s=limit_s))
+    def make(source: str, limit_s: float = 30.0, *, force: bool = False) -> Lane:
+        lanes.append(lane_of(tmp_path / "task.py", source, own_folders / "cache", limit_s=limit_s, force=force))
         return lanes[-1]
 
     yield make
@@ -234,3 +237,16 @@ def test_configurations_are_screened_in_order(lane_for: Callable[[Path], Lane]) 
     screens = lane.screen(make_kernel(text, "cpp"), [{"CHUNK": 0}, {"CHUNK": 4}, {"CHUNK": 8}, {"CHUNK": 16}, {"CHUNK": 5}])
     assert [s.status for s in screens] == [Status.BUILD_FAILED, Status.MISMATCH, Status.VERIFIED, Status.VERIFIED, Status.INVALID]
     assert screens[2].time_us and screens[2].code_hash != screens[3].code_hash
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_refused_task_by_force_has_marked_verdicts_and_a_sound_one_has_not(make_lane: Callable[..., Lane], refused: bool) -> None:
+    source = MODEL.replace("torch.relu(x) + 1", "x * 1.0") if refused else MODEL
+    lane = make_lane(source, force=True)
+    admission = lane.admit()
+    assert admission.forced is refused and admission.survived == (("input x",) if refused else ())
+    kernel = make_kernel(RELU.replace("(x[i] > 0 ? x[i] : 0) + 1", "x[i]") if refused else RELU, "cpp")
+    for _ in range(2):
+        verdict = lane.judge(kernel)
+        assert verdict.status is Status.VERIFIED and verdict.environment.forced is refused
+        lane.restart()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from evokernel.archive.runs import Called, Judged, RunSettings, Uncalled
+from evokernel.archive.search import Filters
 from evokernel.archive.store import Archive
 from evokernel.errors import UsageError
 from evokernel.kernelfile import make_kernel
@@ -92,6 +93,14 @@ def test_a_verdict_of_another_device_is_not_taken(archive: Archive, run_id: str)
     elsewhere = replace(outcome, verdict=replace(outcome.verdict, environment=replace(outcome.verdict.environment, device="Other")))
     assert "was judged on Other" in tell(archive, run_id, [elsewhere]).passed_over[0]
     assert tell(archive, run_id, [outcome]).verdicts == 1 and not candidates(archive, run_id)
+
+
+def test_an_outcome_by_force_marks_the_verdict(archive: Archive, run_id: str) -> None:
+    (question,) = ask(archive, run_id, 1)
+    tell(archive, run_id, [Answer(question.number, fenced(1))])
+    assert tell(archive, run_id, [replace(judged(FakeJudge(), candidates(archive, run_id)[0]), forced=True)]).verdicts == 1
+    (entry,) = archive.entries(Filters())
+    assert entry.verdict and entry.verdict.environment.forced
 
 
 def test_an_answer_without_a_kernel_is_done_at_once(archive: Archive, run_id: str) -> None:
