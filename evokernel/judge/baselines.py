@@ -55,10 +55,11 @@ class Baseline:
         self.contestant = Contestant(zygote, "evokernel.judge.baselines")
         self.seat = Seat(self.contestant, name, memory)
         self._inputs = [c.placed_inputs for c in cases]
-        self._refills = True  # until it is seen that it leaves its inputs alone
+        self._weights = cases[0].placed_weights
+        self._refills = True  # until it is seen that it leaves its inputs and buffers alone
         self._turn = 0
         self._waiting = True
-        memory.fill_weights(cases[0].placed_weights)
+        memory.fill_weights(self._weights)
         for slot in range(memory.slots):
             memory.fill_inputs(slot, self._inputs[slot % len(cases)])
         window, fds = memory.reads.exported(writable=True)
@@ -78,10 +79,12 @@ class Baseline:
             self._waiting = False
             self.contestant.collect(_START_S[self.name])
             slots = range(self.seat.memory.slots)
-            self._refills = any(self.seat.memory.changed(s, self._inputs[s % len(self._inputs)], {}) for s in slots)
+            changed = {n for s in slots for n in self.seat.memory.changed(s, self._inputs[s % len(self._inputs)], self._weights)}
+            self._refills = bool(changed)
+            self._weights = {name: tensor for name, tensor in self._weights.items() if name in changed}
 
     def run(self, mode: str) -> list[float]:
-        """The timed calls of one turn (see timing.Entrant). Inputs are filled in anew where eager code changes them.
+        """The timed calls of one turn (see timing.Entrant). Inputs and buffers are filled in anew where eager code changes them.
 
         Raises:
             JudgeError: the process ended or hung, for which no candidate is to blame.
@@ -107,6 +110,7 @@ class Baseline:
     def _refill(self, slot: int) -> None:
         if self._refills:
             self.seat.memory.fill_inputs(slot, self._inputs[slot % len(self._inputs)])
+            self.seat.memory.put_weights(self._weights)
 
     def close(self) -> None:
         self.contestant.kill()
@@ -157,14 +161,19 @@ def main(channel: Channel) -> None:
         return
     channel.send({})
     with torch.no_grad(), suppress(ChannelClosed):
-        while True:
-            request = channel.receive()
-            chosen, mode, us = [calls[slot] for slot in request["slots"]], request["mode"], []
-            if stream and cleaner:
-                us = timed([(partial(cleaner.before, mode, call), call) for call in chosen], stream)
-            else:
-                chosen[0]()
-            channel.send({"device_us": us})
+        try:
+            while True:
+                request = channel.receive()
+                chosen, mode, us = [calls[slot] for slot in request["slots"]], request["mode"], []
+                if stream and cleaner:
+                    us = timed([(partial(cleaner.before, mode, call), call) for call in chosen], stream)
+                else:
+                    chosen[0]()
+                channel.send({"device_us": us})
+        except ChannelClosed:
+            raise
+        except Exception as error:  # noqa: BLE001 - the user's own code, which has worked so far
+            channel.send({"error": f"raised {type(error).__name__}: {error}"[:1000]})
 
 
 def _prepared(message: Message, fds: list[int]) -> tuple[list[Callable[[], object]], torch.cuda.Stream | None]:
@@ -189,9 +198,20 @@ def _prepared(message: Message, fds: list[int]) -> tuple[list[Callable[[], objec
         args, kwargs = loaded.arguments(Draw(0, inputs, scalars))
         call = partial(model, *args, **kwargs)
         with torch.no_grad():
-            call()
+            _first(call, device)
             calls.append(GraphedCall(call, stream) if graphed and stream else call)
     return calls, stream
+
+
+def _first(call: Callable[[], object], device: str) -> None:
+    """Call once. Where forward makes tensors and does not say where, they come to be on this device from then on, which costs eager code time."""
+    try:
+        call()
+    except RuntimeError:
+        if device == "cpu":
+            raise
+        torch.set_default_device(device)
+        call()
 
 
 def _throw_away(scratch: str) -> None:

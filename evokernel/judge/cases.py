@@ -27,6 +27,8 @@ from .truth import Expected, Truth, evaluate, one_thread, rounded, truth_of
 OWN_DRAWS = 3  # of the timed variant, which it is timed on; other variants get one
 _UNSEEN, _UNSEEN_S = 12, 4.0  # for each mode; no more than the fewest when they take longer to make
 FEWEST_UNSEEN = 6  # with fewer nothing can be said
+_EXCHANGED = 10  # the number of the first own draw that takes the place of the known ones
+_TINY = 1e-300
 _LIKE, _UNLIKE_SHARE, _SAMPLE = 8.0, 0.1, 1 << 16  # what is off by so many budgets is not the reference's; the share that may be; of so many elements
 MANTISSA_BITS = {Precision.TF32: 10, Precision.REDUCED: 7}
 _NARROW = 8.0  # a failure by at most this factor may come from a scale that is too small by chance
@@ -166,23 +168,33 @@ class Cases:
     def _drawn(self, mode: str, most: int, *, own_weights: bool) -> list[Unseen]:
         start, found = time.monotonic(), list[Unseen]()
         while len(found) < FEWEST_UNSEEN or (len(found) < most and time.monotonic() - start < _UNSEEN_S):
-            draw, weights = self.loaded.draw(0, self._seed("unseen", mode, len(found))), dict[str, Tensor]()
-            if own_weights:
-                weights = redraw_weights(self.loaded, self._seed("unseen weights", mode, len(found)), counters=bool(self._counters))
-            outputs = self.loaded.run(draw, weights or self.weights[0])
-            found.append(Unseen(self._place({**draw.tensors, **weights}), self._place(outputs)))
+            key = ("unseen", mode, len(found))
+            found.append(self._with_outputs(self.loaded.draw(0, self._seed(*key)), key, own_weights=own_weights))
         return found
+
+    def _with_outputs(self, draw: Draw, key: tuple[object, ...], *, own_weights: bool) -> Unseen:
+        weights = redraw_weights(self.loaded, self._seed("weights", *key), counters=bool(self._counters)) if own_weights else {}
+        return Unseen(self._place({**draw.tensors, **weights}), self._place(self.loaded.run(draw, weights or self.weights[0])))
+
+    def exchanged(self, mode: str, *, prepares: bool) -> tuple[list[Case], list[Unseen]]:
+        """Other known cases, and as unseen inputs for this mode those that were known until now (with other weights) and some of the others."""
+        own = not prepares and self._counters is not None
+        before = [self._with_outputs(c.draw, ("exchanged", mode, c.number), own_weights=own) for c in self.timed()]
+        rest = self.unseen(prepares=prepares).get(mode, [])
+        return [Case(0, OWN, 0, _EXCHANGED + n, self) for n in range(OWN_DRAWS)], before + rest[: FEWEST_UNSEEN - len(before)]
 
     def alike(self, unseen: Unseen, outputs: Mapping[str, Tensor]) -> bool:
         """Whether a kernel's outputs on unseen inputs are like the reference's: of elements chosen at random a tenth at most is off by more than
-        several budgets of the first known case. Truth for each would take a dozen evaluations; this is enough to tell an answer from a guess."""
+        several budgets of the first known case, in proportion where it is larger. Truth for each would take a dozen evaluations; this is enough to
+        tell an answer from a guess."""
         known = self.timed()[0]
         budgets, truth = self.budgets(known), self.entry(known).placed_outputs
         for name, reference in unseen.outputs.items():
             some = torch.randint(max(1, reference.numel()), (min(reference.numel(), _SAMPLE),), device=reference.device)
             scale = truth[name].scale
             expected = Expected(reference.reshape(-1)[some], None if scale is None else scale.reshape(-1)[some])
-            wrong = wrong_elements(outputs[name].reshape(-1)[some], expected, Budget(_LIKE * budgets[name].max_units))
+            larger = max(1.0, _magnitude(reference) / max(_magnitude(truth[name].value), _TINY))
+            wrong = wrong_elements(outputs[name].reshape(-1)[some], expected, Budget(_LIKE * larger * budgets[name].max_units))
             if int(wrong.sum()) > _UNLIKE_SHARE * wrong.numel():
                 return False
         return True
@@ -224,7 +236,7 @@ class Cases:
 
     def budgets(self, case: Case) -> dict[str, Budget]:
         """The budget of each output: pooled over every case of the regime in this variant, so it does not depend on what ran before."""
-        for other in (*self._group(case.variant, case.regime, 0), *self._group(case.variant, case.regime, 1)):
+        for other in (*self._group(case.variant, case.regime, 0), *self._group(case.variant, case.regime, 1), case):
             if (other, self.signature(case).outputs[0].name) not in self._eager_abs:
                 self.entry(other)
         units = self.loaded.task.options.tolerance_units
@@ -300,6 +312,11 @@ class Cases:
         if bits is not None and truth.products:
             self.trust(case, self.narrowed(case, bits))
         return entry
+
+
+def _magnitude(values: Tensor) -> float:
+    finite = values[values.isfinite()].double().abs()
+    return float(finite.mean()) if finite.numel() else 0.0
 
 
 def _as_finite(outputs: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> bool:

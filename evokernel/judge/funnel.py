@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ..records import BaselineTime, Config, ErrorRow, Interval, Kernel, ModeTiming, Resources, Screen, Status, Timing, Verdict
+from .baselines import Baseline
 from .bounds import bounds, impossible
 from .candidate import Build, Candidate, Loaded
 from .contestant import SILENT_ENDS, Failure
 from .field import Field
 from .memory import SLOTS, plan_specs
 from .sanitize import sanitized
-from .timed import REMEMBERS, UNREPEATABLE, Meeting, TimedCandidate
+from .timed import UNREPEATABLE, Meeting, Remembers, TimedCandidate
 from .timing import START_S, Race, quantile, race, race_anew
 from .workshop import Workshop
 
@@ -41,8 +42,7 @@ class Funnel:
     def judge(self, kernel: Kernel, incumbent_us: float | None = None, patience: float = 1.0) -> Verdict:
         """The full verdict of a kernel in its default configuration (see lane.Judge). Never raises for what the candidate does."""
         verdict = self._once(kernel, incumbent_us, patience)
-        by_chance = verdict.message in SILENT_ENDS or verdict.message.endswith(REMEMBERS)
-        return self._once(kernel, incumbent_us, patience) if by_chance else verdict
+        return self._once(kernel, incumbent_us, patience) if verdict.message in SILENT_ENDS else verdict
 
     def _once(self, kernel: Kernel, incumbent_us: float | None, patience: float) -> Verdict:
         progress = _Progress()
@@ -122,35 +122,50 @@ class Funnel:
         rival = next(r for r in rivals if r.name == scored.fastest.name) if scored.fastest.live else rivals[0]
         lost = scored.median_us > limit
         beside = waiting(rival, other, seconds=_BESIDE_SHARE * seconds, out_of_race_us=0.0 if lost else math.inf)
-        entrant.computes()
-        verified = [entrant.verified]
+        entrants = [entrant]
+        self._computes(entrant, candidate, loaded.build, rival)
         if anew and self._can_start_anew(loaded.build, scored):
             seconds = machine.race_s * (rules.patience - 1)
-            start = partial(self._start, candidate.kernel, loaded.build, Meeting(unseen.get(score, ()), seconds), verified)
+            start = partial(self._start, candidate.kernel, loaded.build, Meeting(unseen.get(score, ()), seconds), entrants)
             races = {name: race_anew(partial(start, name), seconds=seconds / len(races)) for name in races}
+            self._computes(entrants[-1], candidate, loaded.build, rival)
             scored = self._mode_timing(score, races, prepares=prepares)
         modes = (scored, self._mode_timing(other, {rival.name: beside}, prepares=prepares))
         void, starts = sum(r.void_blocks for r in (*races.values(), beside)), min(r.starts for r in races.values())
-        return Timing(score, modes, loaded.prepare_us if prepares else 0.0, void, machine.clock_mhz(), sum(verified), starts)
+        return Timing(score, modes, loaded.prepare_us if prepares else 0.0, void, machine.clock_mhz(), sum(e.verified for e in entrants), starts)
+
+    def _computes(self, entrant: TimedCandidate, candidate: Candidate, build: Build, rival: Baseline) -> None:
+        """Whether what took longer on unseen inputs does so again, in a fresh process, when those that were known are unseen: a kernel whose work
+        depends on the data does not.
+
+        Raises:
+            Failure: it does; or one call does the work of others.
+        """
+        try:
+            entrant.computes()
+        except Remembers as accused:
+            candidate.close()
+            machine, cases = self.shop.machine, self.shop.cases
+            known, unseen = cases.exchanged(accused.mode, prepares=build.plan.persists)
+            again = TimedCandidate(candidate, candidate.load(build), known, {accused.mode: Meeting(unseen, machine.race_s)})
+            race(again, rival, accused.mode, seconds=machine.race_s, steady=machine.steady, ready=again.met_enough)
+            again.computes()
 
     def _can_start_anew(self, build: Build, scored: ModeTiming) -> bool:
         tensors = (*self.shop.loaded.task.variants[build.variant].tensors, *plan_specs(build.plan))
         size_bytes = 2 * SLOTS * sum(t.size_bytes for t in tensors)
         return max(scored.median_us, scored.fastest.median_us) < _ANEW_US and size_bytes < _ANEW_SHARE * self.shop.machine.free_bytes()
 
-    def _start(self, kernel: Kernel, build: Build, meeting: Meeting, verified: list[int], name: str) -> Race:
-        """One race in fresh processes on fresh buffers (see timing.race_anew). Appends how many of its calls were verified."""
+    def _start(self, kernel: Kernel, build: Build, meeting: Meeting, entrants: list[TimedCandidate], name: str) -> Race:
+        """One race in fresh processes on fresh buffers (see timing.race_anew). Appends its entrant."""
         with ExitStack() as stack:
             baseline = stack.enter_context(closing(self.field.another(name)))
             shop = stack.enter_context(closing(self.shop.elsewhere()))
             candidate = stack.enter_context(closing(Candidate(shop, kernel, self._call_limit_s)))
             loaded, cases = candidate.load(build), shop.cases.timed()
             candidate.check(loaded, 0, cases[0])
-            entrant = TimedCandidate(candidate, loaded, cases, {self.field.score: meeting})
-            found = race(entrant, baseline, self.field.score, seconds=START_S, steady=shop.machine.steady)
-            entrant.computes()
-            verified.append(entrant.verified)
-            return found
+            entrants.append(TimedCandidate(candidate, loaded, cases, {self.field.score: meeting}))
+            return race(entrants[-1], baseline, self.field.score, seconds=START_S, steady=shop.machine.steady)
 
     def _mode_timing(self, mode: str, races: dict[str, Race], *, prepares: bool) -> ModeTiming:
         """Times of one mode. Baselines that were not raced have their cached time, scaled by the drift of the one that was raced first."""

@@ -28,8 +28,10 @@ from .capture import Capture
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 # The truth needs large temporaries (huge pages make them 1.6 times quicker) and must not spin on cores that others use.
 _JUDGE_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1", "OMP_WAIT_POLICY": "passive"}
-_OWN_PHASES_S = {"start": 120.0, "truth": 600.0, "baselines": 600.0, "ready": 60.0, "gpu": tenant.WAIT_S + 60.0}
 _JUDGING_S = 900.0
+_OWN_PHASES_S = {
+    "start": 120.0, "truth": 600.0, "baselines": 600.0, "ready": 60.0, "gpu": tenant.WAIT_S + 60.0, "judging": _JUDGING_S,
+}  # fmt: skip
 _BUILDING_S = 150.0  # a compiler gets 60 s, twice
 AHEAD = 2  # kernels that are built while one is judged: some take longer to build than to judge
 _SCRATCH = "evokernel-judge-"  # of the folder for temporary files of a judge and of all that it starts

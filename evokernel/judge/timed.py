@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import random
 import secrets
+import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -28,12 +29,21 @@ _CONTROLS = (2, 3)  # calls before one on unseen inputs, by chance, that it is c
 _QUICK = 0.25  # a quantile: a kernel may choose to compute most of the time
 _WAKING_US, _UNEVEN = 30.0, 0.5  # what one call of a turn may take longer (up to 2 us were seen), and a share of the call
 _FIRST_US = 1.0  # what the first calls of a turn may take longer, each (up to 0.7 us were seen)
+Turn = list[tuple[int, float]]  # of each call: which of the known inputs, microseconds
 REMEMBERS = "on inputs that it has not met before: it keeps answers from one call to another"
 GUESSES = "the outputs are wrong on inputs that it has not met before: it keeps answers from one call to another, and guesses"
 UNREPEATABLE = (
     "two calls on the same inputs gave different bits: a race, an uninitialised read, or a reduction in changing order. "
     "Fix it, or write `// @nondeterministic` if only the order of additions changes"
 )
+
+
+class Remembers(Failure):
+    """Slower on what is new, in this mode: it remembers, or it was chance, or its work depends on the data."""
+
+    def __init__(self, mode: str, times: float) -> None:
+        super().__init__(Status.CHEATING, f"takes {times:.2f} times as long {REMEMBERS}")
+        self.mode = mode
 
 
 class Meeting:
@@ -96,8 +106,8 @@ class TimedCandidate:
         self._seen: dict[int, dict[str, torch.Tensor]] = {}
         self.verified = 0
         self._secret = random.Random(secrets.randbits(64))
-        self._turns: dict[str, list[list[float]]] = {mode: [] for mode in MODES}
-        self._turns_apart: list[list[float]] = []  # with calls on staged inputs
+        self._turns: dict[str, list[Turn]] = {mode: [] for mode in MODES}
+        self._turns_apart: list[tuple[str, Turn]] = []  # with calls on staged inputs
         self._meetings = {mode: (meetings or {}).get(mode) or Meeting() for mode in MODES}
 
     def run(self, mode: str) -> list[float]:
@@ -122,7 +132,11 @@ class TimedCandidate:
         took_us = seat.turn(slots, mode, limit_s)
         for slot, unseen in met.items():
             self._meets(slot, unseen)
-        (self._turns_apart if new else self._turns[mode]).append(took_us)
+        turn = [(cases[slot], us) for slot, us in zip(slots, took_us, strict=True)]
+        if new:
+            self._turns_apart.append((mode, turn))
+        else:
+            self._turns[mode].append(turn)
         meeting.took(new, dict(zip(cases, took_us, strict=False)))
         last_us = dict(zip(slots[-len(cases) :], took_us[-len(cases) :], strict=True))  # of each slot: its outputs are still there
         chosen = self._secret.choice(slots) if self._secret.random() < _VERIFY_SHARE else None
@@ -154,16 +168,18 @@ class TimedCandidate:
 
     def computes(self) -> None:
         """Raises:
-        Failure: calls on inputs that its process, or the turn, had not met before took longer than others, or one call of a turn longer than all.
+        Remembers: calls on inputs that its process, or the turn, had not met before took longer than others.
+        Failure: one call of a turn took longer than all.
         """
-        middle, more = uneven([*self._turns["cold"], *self._turns["warm"], *self._turns_apart])
+        level = {mode: _levelled(turns) for mode, turns in self._turns.items()}
+        middle, more = uneven([level[mode](turn) for mode, turn in [*((m, t) for m in MODES for t in self._turns[m]), *self._turns_apart]])
         if more > _WAKING_US + _UNEVEN * middle:
             raise Failure(Status.CHEATING, f"one of several calls takes {more:.1f} us longer than the others ({middle:.1f} us): it does their work")
         for mode in MODES:
             # Warm too: a kernel may be quick from the third sight on. But the first warm call may wait for its launch: the host has just woken up.
-            again = first_over_again(self._turns[mode], SLOTS, _FIRST_US, begin=int(mode == "warm"))
+            again = first_over_again([level[mode](turn) for turn in self._turns[mode]], SLOTS, _FIRST_US, begin=int(mode == "warm"))
             if (times := max(self._meetings[mode].slower(), again)) > _SLOWER:
-                raise Failure(Status.CHEATING, f"takes {times:.2f} times as long {REMEMBERS}")
+                raise Remembers(mode, times)
 
     def _verify(self, slot: int, case_index: int) -> None:
         self.verified += 1
@@ -176,3 +192,13 @@ class TimedCandidate:
         if repeatable:
             raise Failure(Status.MISMATCH, UNREPEATABLE)
         self._seen[case_index] = outputs
+
+
+def _levelled(turns: Sequence[Turn]) -> Callable[[Turn], list[float]]:
+    """What the calls of a turn would take if all known inputs took the same: the work may depend on them."""
+    by_case: dict[int, list[float]] = {}
+    for case_index, us in (call for turn in turns for call in turn):
+        by_case.setdefault(case_index, []).append(us)
+    medians = {case_index: statistics.median(values) for case_index, values in by_case.items()}
+    middle = statistics.median(medians.values()) if medians else 0.0
+    return lambda turn: [us - medians.get(case_index, middle) + middle for case_index, us in turn]

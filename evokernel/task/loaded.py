@@ -122,6 +122,7 @@ class LoadedTask:
         shape, signature = self._shapes[variant], self.task.variants[variant]
         self._on_phase("inputs")
         arguments = draw_arguments(self.model, self._get_inputs, shape.keywords, seed, self.task.path)[0]
+        self._on_phase("judging")  # what comes now is ours
         found = argument_leaves(arguments)
         if [f.path for f in found] != [f.path for f in argument_leaves(shape.arguments)]:
             raise TaskError("get_inputs() returns another structure on each call; return the same nesting every time", refused=True)
@@ -172,6 +173,7 @@ class LoadedTask:
         self._on_phase("forward")
         with self.bound(weights or {}), user_code("forward()", self.task.path):
             result, after = forward(self.model, self._slots, args, kwargs)
+        self._on_phase("judging")
         return self._outputs(draw.variant, list(leaves(result, "out", "output")), after)
 
     def gradients(self, draw: Draw, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

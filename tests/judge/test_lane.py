@@ -56,6 +56,18 @@ def make_lane(tmp_path: Path, own_folders: Path) -> Iterator[Callable[..., Lane]
         lane.close()
 
 
+def test_the_limit_of_forward_is_for_forward_and_not_for_what_we_do(make_lane: Callable[..., Lane]) -> None:
+    lane = make_lane((FIXTURES / "tasks" / "linear.py").read_text(), limit_s=2.0)
+    verdict = lane.judge(make_kernel((FIXTURES / "honest" / "prepared_weights.cpp").read_text(), "cpp"), patience=2.5)  # draws more inputs
+    assert verdict.status is Status.VERIFIED and verdict.seconds > 2.0
+
+
+def test_a_baseline_that_fails_late_says_why(make_lane: Callable[..., Lane]) -> None:
+    counts = "self.calls = getattr(self, 'calls', 0) + 1; assert torch.is_grad_enabled() or self.calls < 400, 'worn out'; return torch.relu(x) + 1"
+    with pytest.raises(JudgeError, match="baseline eager worked and then raised AssertionError: worn out"):
+        make_lane(MODEL.replace("return torch.relu(x) + 1", counts)).judge(make_kernel(RELU, "cpp"))
+
+
 @pytest.fixture(scope="module")
 def noisy_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("noisy") / "task.py"

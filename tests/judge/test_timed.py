@@ -341,6 +341,13 @@ class OnANoisyGpu(Kernel):
         return us * max(-0.2, rng.gauss(0, 0.05)) + first * rng.uniform(0, 12 if self.warm else 2) + (rng.random() < 1 / 30) * rng.uniform(10, 40)
 
 
+class DependsOnTheData(OnANoisyGpu):
+    """One of three inputs takes three times as long."""
+
+    def call(self, held: dict[int, str], slot: int) -> float:
+        return 300.0 if held[slot].endswith("1") else 100.0
+
+
 class LongOnANoisyGpu(OnANoisyGpu):
     us = 200.0
 
@@ -352,7 +359,7 @@ class OnABusyCpu(Kernel):
         return us * (max(-0.2, rng.gauss(0, 0.05)) + (rng.random() < 0.2) * rng.uniform(0.5, 3))
 
 
-@pytest.mark.parametrize(("kernel", "cpu"), [(OnANoisyGpu, False), (LongOnANoisyGpu, False), (OnABusyCpu, True)])
+@pytest.mark.parametrize(("kernel", "cpu"), [(OnANoisyGpu, False), (LongOnANoisyGpu, False), (DependsOnTheData, False), (OnABusyCpu, True)])
 def test_noise_accuses_nobody(raced: Callable[..., Race], kernel: type[Kernel], cpu: bool) -> None:
     for seed in range(2 * TRIES):
         raced(kernel(), seed, cpu=cpu)

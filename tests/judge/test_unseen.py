@@ -11,6 +11,8 @@ from evokernel import targets
 from evokernel.judge.candidate import Candidate
 from evokernel.judge.cases import Cases, Unseen
 from evokernel.judge.contestant import Failure
+from evokernel.judge.field import Field
+from evokernel.judge.funnel import Funnel
 from evokernel.judge.timed import Meeting, TimedCandidate
 from evokernel.judge.workshop import Workshop
 from evokernel.judge.zygotes import Zygote, preload, zygote_environment
@@ -118,6 +120,24 @@ def test_a_race_does_not_end_before_enough_was_met(shop: Workshop, entrant: Call
         now.run("cold")
     with pytest.raises(Failure, match=r"times as long on inputs that it has not met before"):
         now.computes()
+
+
+def test_a_kernel_whose_work_depends_on_the_data_is_cleared_by_other_data(shop: Workshop) -> None:
+    field = Field(shop, "cold", ("eager",))
+    field.start()
+    field.settle()
+    known = " || ".join(f"x[0] == {float(c.placed_inputs['x'].view(-1)[0])!r}f" for c in shop.cases.timed())
+    verdict = Funnel(shop, field).judge(make_kernel(SOFTMAX.format(before=AGAIN.replace(f"x[0] == {MARK}f", f"!({known})")), "cpp"))
+    field.close()
+    assert verdict.status is Status.VERIFIED, verdict.message
+
+
+def test_what_is_like_the_reference_is_so_in_proportion() -> None:
+    cases = Cases(load_task(TASK.with_name("total.py")), master_seed=5)
+    several = cases.unseen(prepares=False)["cold"]
+    assert all(cases.alike(unseen, {"out": torch.exp(unseen.inputs["x"].flatten().cumsum(0)[-1] / 4)}) for unseen in several)
+    largest = max(several, key=lambda unseen: float(unseen.outputs["out"]))
+    assert not cases.alike(largest, {"out": largest.outputs["out"] * 1.01})
 
 
 def test_a_guess_on_what_it_has_not_met_is_wrong(shop: Workshop, entrant: Callable[..., TimedCandidate]) -> None:
