@@ -162,18 +162,17 @@ def main(channel: Channel) -> None:
     channel.send({})
     with torch.no_grad(), suppress(ChannelClosed):
         try:
-            while True:
-                request = channel.receive()
-                chosen, mode, us = [calls[slot] for slot in request["slots"]], request["mode"], []
-                if stream and cleaner:
-                    us = timed([(partial(cleaner.before, mode, call), call) for call in chosen], stream)
-                else:
-                    chosen[0]()
-                channel.send({"device_us": us})
-        except ChannelClosed:
-            raise
-        except Exception as error:  # noqa: BLE001 - the user's own code, which has worked so far
-            channel.send({"error": f"raised {type(error).__name__}: {error}"[:1000]})
+            with user_code("forward()", message["task"]):
+                while True:
+                    request = channel.receive()
+                    chosen, mode, us = [calls[slot] for slot in request["slots"]], request["mode"], []
+                    if stream and cleaner:
+                        us = timed([(partial(cleaner.before, mode, call), call) for call in chosen], stream)
+                    else:
+                        chosen[0]()
+                    channel.send({"device_us": us})
+        except TaskError as error:  # it has worked so far
+            channel.send({"error": str(error).splitlines()[0]})
 
 
 def _prepared(message: Message, fds: list[int]) -> tuple[list[Callable[[], object]], torch.cuda.Stream | None]:

@@ -18,7 +18,7 @@ from .explain import describe
 from .truth import BLOCK, Expected
 
 SIXTEEN_BITS = ("float16", "bfloat16")
-FEWEST_UNITS, FEWEST_UNITS_SMALL = 16.0, 64.0
+FEWEST_UNITS, FEWEST_UNITS_SMALL = 32.0, 64.0
 SMALL_NUMEL = 1024
 TRUSTED_FACTOR = 8.0
 _ROUNDING_MAX, _ROUNDING_RMS = 1.0, 0.55  # units that one correct rounding to 16 bits may cost
@@ -109,21 +109,24 @@ def _error(ours: Tensor, truth: Tensor, scale: Tensor) -> Tensor:
 
 
 def _measure_whole(output: Tensor, expected: Expected) -> Measured:
-    low, high = expected.value, expected.high if expected.high is not None else expected.value
-    if low is high and torch.equal(output, low):
-        return Measured()
-    wrong = (output != low) & (output != high)
+    wrong = wrong_elements(output, expected, Budget(0.0))
     if not bool(wrong.any()):
         return Measured()
-    off = torch.maximum(low.double() - output.double(), output.double() - high.double()).clamp_(min=0.0)
+    low, high = _range(expected)
+    off = torch.maximum(low.double() - output.double(), output.double() - high.double()).reshape(-1)
+    off = torch.where(wrong, off.clamp_(min=1.0), 0.0)  # beyond 2^53 doubles hide a difference
     return Measured(float(off.max()), float(off.square().mean().sqrt()), float(off.max()))
+
+
+def _range(expected: Expected) -> tuple[Tensor, Tensor]:
+    return expected.value, expected.value if expected.high is None else expected.high
 
 
 def wrong_elements(output: Tensor, expected: Expected, budget: Budget) -> Tensor:
     """Which elements are out of the budget: bool (n,), row-major."""
     if expected.scale is None:
-        high = expected.high if expected.high is not None else expected.value
-        return ((output != expected.value) & (output != high)).reshape(-1)
+        low, high = _range(expected)
+        return (output != low if low is high else (output < low) | (output > high)).reshape(-1)
     ours, truth, scale = output.reshape(-1), expected.value.reshape(-1), expected.scale.reshape(-1)
     wrong = torch.empty(ours.shape, dtype=torch.bool, device=ours.device)
     for part in _chunks(ours):

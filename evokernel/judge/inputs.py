@@ -43,46 +43,62 @@ def secret_seed() -> int:
     return int.from_bytes(os.urandom(8), "little") >> 1
 
 
-Fill = Callable[[int, torch.Generator], Tensor]  # (number of elements, generator) -> float32 (n,)
+# Most values are distinct and unround in all of them. A running sum in float32 rounds a value that comes again and again always the same way, so
+# that its error grows with the number of values and not with its root: plain loops, which are honest, would fail on nothing else.
+Fill = Callable[[int, int, torch.Generator], Tensor]  # (number of elements, those of a row, generator) -> float32 (n,)
 
 
-def _normal(n: int, g: torch.Generator) -> Tensor:
+def _normal(n: int, row: int, g: torch.Generator) -> Tensor:
     return torch.empty(n).normal_(generator=g)
 
 
-def _uniform(n: int, g: torch.Generator) -> Tensor:
+def _uniform(n: int, row: int, g: torch.Generator) -> Tensor:
     return torch.empty(n).uniform_(-1.0, 1.0, generator=g)
 
 
-def _heavy(n: int, g: torch.Generator) -> Tensor:
+def _heavy(n: int, row: int, g: torch.Generator) -> Tensor:
     """A normal divided by a uniform, cut at 1e4: most values near 1, some in the thousands."""
-    return (_normal(n, g) / torch.empty(n).uniform_(1e-3, 1.0, generator=g)).clamp_(-1e4, 1e4)
+    return (_normal(n, row, g) / torch.empty(n).uniform_(1e-3, 1.0, generator=g)).clamp_(-1e4, 1e4)
 
 
-def _ties(n: int, g: torch.Generator) -> Tensor:
-    """Few distinct values, a third of them zero."""
-    return torch.randint(-1, 2, (n,), generator=g).float() * torch.randint(1, 4, (n,), generator=g).float() * 0.5
+def _some(n: int, one_in: int, g: torch.Generator) -> Tensor:
+    """True for one in so many elements, bool (n,)."""
+    return torch.empty(n).uniform_(generator=g) < 1 / one_in
 
 
-def _integers(n: int, g: torch.Generator) -> Tensor:
-    return torch.randint(-4, 5, (n,), generator=g).float()
+def _ties(n: int, row: int, g: torch.Generator) -> Tensor:
+    """A normal with ties: one element in four repeats one of the 32 before it, and one in 32 is zero. Of stretches of 32, three in four are what
+    stands at the same place in a row before: half of these in the last one, the others in one of the last 64 or the first."""
+    place, stretches = torch.arange(n, dtype=torch.int32), n // 32 + 1
+    near = torch.randint(1, 33, (n,), generator=g, dtype=torch.int32).mul_(_some(n, 4, g))
+    rows = torch.randint(1, 65, (stretches,), generator=g, dtype=torch.int32)
+    rows.masked_fill_(_some(stretches, 2, g), 1).masked_fill_(_some(stretches, 4, g), 0)
+    above = place - rows.repeat_interleave(32)[:n] * row
+    above = torch.where(above < 0, place.remainder_(row), above)
+    return _normal(n, row, g).masked_fill_(_some(n, 32, g), 0.0)[above.sub_(near[above]).clamp_(min=0)]
 
 
-def _mixture(n: int, g: torch.Generator) -> Tensor:
-    """Stretches of tiny, ordinary, large, shifted and zero values within one tensor."""
-    part = max(1, n // 23)
-    scale = torch.tensor([1e-4, 1.0, 30.0, 0.0, 1.0]).repeat_interleave(part).repeat(n // (5 * part) + 1)[:n]
-    shift = torch.tensor([0.0, 0.0, 0.0, 0.0, 10.0]).repeat_interleave(part).repeat(n // (5 * part) + 1)[:n]
-    return _normal(n, g).mul_(scale).add_(shift)
+def _integers(n: int, row: int, g: torch.Generator) -> Tensor:
+    """Values from -4.5 to 4.5, one in eight of them whole."""
+    values = torch.empty(n).uniform_(-4.5, 4.5, generator=g)
+    return torch.where(_some(n, 8, g), values.round(), values)
+
+
+def _mixture(n: int, row: int, g: torch.Generator) -> Tensor:
+    """Stretches of tiny, ordinary, large, shifted and zero values within one tensor: whole rows, beginning with any of these kinds."""
+    part, first = row * max(1, n // 23 // row), int(torch.randint(5, (), generator=g))
+    kind = (torch.arange(n).div_(part, rounding_mode="floor").add_(first)).remainder_(5)
+    scale, shift = torch.tensor([1e-4, 1.0, 30.0, 0.0, 1.0])[kind], torch.tensor([0.0, 0.0, 0.0, 0.0, 10.0])[kind]
+    return _normal(n, row, g).mul_(scale).add_(shift)
 
 
 REGIMES: dict[str, Fill] = {
     "normal": _normal,
     "uniform": _uniform,
     "heavy": _heavy,
-    "small": lambda n, g: _normal(n, g).mul_(1e-3),
-    "large": lambda n, g: _normal(n, g).mul_(1e3),
-    "huge": lambda n, g: _normal(n, g).mul_(1e7),  # beyond where a limit on values could hide
+    "small": lambda n, row, g: _normal(n, row, g).mul_(1e-3),
+    "large": lambda n, row, g: _normal(n, row, g).mul_(1e3),
+    "huge": lambda n, row, g: _normal(n, row, g).mul_(1e7),  # beyond where a limit on values could hide
     "ties": _ties,
     "integers": _integers,
     "mixture": _mixture,
@@ -125,9 +141,9 @@ class InputPlan:
     def _values(self, spec: TensorSpec, old: Tensor, regime: str, generator: torch.Generator, cautious: bool) -> Tensor | None:
         """New values for one input, or None where it keeps its own draw. `cautious`: inputs never seen below zero stay there."""
         kind, domain = self._kinds.get(spec.name, Kind.FREE), self._domains.get(spec.name)
-        if kind is Kind.KEPT or spec.numel == 0 or (domain and domain.kind == "own"):
+        if self._keeps(spec):
             return None
-        values = REGIMES[regime](spec.span, generator)
+        values = REGIMES[regime](spec.span, spec.shape[-1] if len(spec.shape) > 1 else 1, generator)
         if (limit := torch.finfo(old.dtype).max / 2) < _WIDE:
             values.mul_((limit / values.abs().max()).clamp_(max=1.0))  # down to what float16 holds
         if domain and domain.kind == "range":
@@ -139,6 +155,11 @@ class InputPlan:
         elif (kind is Kind.NONNEGATIVE and cautious) or (domain and domain.kind == "nonnegative"):
             values = values.abs_()
         return like(old, values.to(old.dtype))
+
+    def _keeps(self, spec: TensorSpec) -> bool:
+        """Whether an input keeps its own draw in every regime."""
+        domain = self._domains.get(spec.name)
+        return self._kinds.get(spec.name) is Kind.KEPT or spec.numel == 0 or (domain is not None and domain.kind == "own")
 
     def _find_kinds(self, specs: list[TensorSpec]) -> dict[str, Kind]:
         """Structure that all of eight own draws show."""
@@ -158,7 +179,7 @@ class InputPlan:
         whole = [t.name for t in outputs if not t.floating and t.dtype != "bool" and t.role is Role.OUTPUT]
         own = _flaws(self._loaded.run(self._loaded.draw(self._variant, secret_seed())))
         valid = {OWN: False}
-        if not any(self._values(t, torch.empty(t.shape), "normal", torch.Generator(), False) is not None for t in self._floating):
+        if all(self._keeps(t) for t in self._floating):
             self.left_out = dict.fromkeys(REGIMES, "no input may take other values: integers, masks and other structure are the task's own")
             return valid
         for regime in REGIMES:
@@ -222,6 +243,8 @@ def _flaws(outputs: Mapping[str, Tensor]) -> set[tuple[str, str]]:
 
 def kind_of(tensor: Tensor) -> Kind:
     """The structure that the values of one draw show. A plain U[0,1) is NONNEGATIVE: it is kept only where the reference needs it."""
+    if not tensor.numel():
+        return Kind.KEPT
     values = base(tensor)
     head = values[:_SAMPLE].double()
     if _discrete(head) and _discrete(values.double()):

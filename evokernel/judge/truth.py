@@ -1,36 +1,32 @@
 """What a kernel is compared with: the reference evaluated in float64 throughout, and how far rounding alone may move each element.
 
-`.float()` or `.to(bfloat16)` inside a module would undo float64 inputs, so a dispatch mode rewrites every lower floating dtype below it.
+`.float()` or `.to(bfloat16)` inside a module would undo float64 inputs, so a dispatch mode rewrites every lower floating dtype below it (exact.py).
 The scale of an element is the rms change of its truth when floating inputs and parameters move by one unit in the last place of their own
 dtype, plus the unit in the last place of the truth in the output's dtype, and never under a quarter of the mean of its block of 256: an
 element that happens to cancel (the tail of a GELU) is held to the accuracy of its neighbours, not to its own last bit. Errors are
 measured in that scale (see compare.py).
+
+Whole numbers get bounds instead: what they become when inputs, and values that something is decided by (a comparison, a rounding, a choice),
+move by as many units as floats may be off by; and, for indices, when another one of equal values is chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from ..errors import TaskError
-from ..records import Signature, TensorSpec
+from ..records import Role, Signature, TensorSpec
 from ..task import Draw, LoadedTask
 from ..task.module import base, compact, like
+from .exact import WHOLE_STEPS, Float64, in_float64
 
-_LOWER = (torch.float32, torch.float16, torch.bfloat16)
-_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "convolution", "_scaled_dot_product", "linear", "_trilinear")
-# Operations that choose among equal values, and whose results can be indices that hang on the choice.
-_PICKS = (
-    "argm", "sort.", "topk", "kthvalue", "mode.", "median", "nanmedian", "max.dim", "min.dim", "cummax", "cummin", "max_pool",
-    "adaptive_max_pool", "fractional_max_pool",
-)  # fmt: skip
+_INPUT_PAIRS, _DECIDING_PAIRS = 2, 1  # draws that move inputs and weights, and the values that decide, by WHOLE_STEPS
 _BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 _MANY = 1 << 20  # outputs with more elements get four noise draws instead of eight: their blocks smooth the scale
 # Where neighbours share their noise (cumulative sums, whole rows), blocks smooth nothing, and among many blocks some have scales that are several
@@ -38,46 +34,6 @@ _MANY = 1 << 20  # outputs with more elements get four noise draws instead of ei
 SHARP_DRAWS = 32
 _CHUNK = 1 << 18
 BLOCK = 256  # neighbours that share a floor of their scale
-
-
-class Float64(TorchDispatchMode):  # type: ignore[misc]
-    """Runs everything below it in float64: arguments, results, and dtypes asked for.
-
-    Attributes:
-        products: a matrix product or convolution ran.
-        picks: something ran that chooses among equal values (argmax, topk, sort and the like).
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.products = False
-        self.picks = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.__name__.partition(".")[0]
-        self.products = self.products or name.startswith(_PRODUCTS)
-        self.picks = self.picks or func.__name__.startswith(_PICKS)
-        if name == "view" and any(isinstance(a, torch.dtype) for a in args):
-            raise TaskError("forward() reinterprets the bits of a float (view(dtype)), which has no meaning in exact arithmetic", refused=True)
-        return tree_map(_widen, func(*tree_map(_widen, args), **tree_map(_widen, kwargs or {})))
-
-
-def _widen(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.dtype in _LOWER:
-        return value.to(torch.float64)
-    return torch.float64 if isinstance(value, torch.dtype) and value in _LOWER else value
-
-
-@contextmanager
-def in_float64() -> Iterator[Float64]:
-    """Evaluate the body in float64, new constants included."""
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with Float64() as mode:
-            yield mode
-    finally:
-        torch.set_default_dtype(default)
 
 
 @contextmanager
@@ -124,20 +80,22 @@ class Truth:
         return sum(e.size_bytes for e in self.outputs.values())
 
 
-def evaluate(loaded: LoadedTask, draw: Draw, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Float64]:
+def evaluate(loaded: LoadedTask, draw: Draw, weights: Mapping[str, Tensor], mode: Float64 | None = None) -> tuple[dict[str, Tensor], Float64]:
     """The reference in float64 on these inputs and weights (any floating dtype), and what ran in it.
 
     Raises:
         TaskError: it does not run in float64.
     """
     exact = draw.replace({n: _exact(t) for n, t in draw.tensors.items()})
-    return _evaluate(loaded, exact, {n: _exact(t) for n, t in weights.items()})
+    return _evaluate(loaded, exact, {n: _exact(t) for n, t in weights.items()}, mode or Float64())
 
 
-def _evaluate(loaded: LoadedTask, exact: Draw, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Float64]:
+def _evaluate(loaded: LoadedTask, exact: Draw, weights: Mapping[str, Tensor], mode: Float64) -> tuple[dict[str, Tensor], Float64]:
     """The reference in float64 on throwaway float64 tensors."""
+    signature = loaded.task.signature
+    own = {getattr(torch, t.dtype) for t in (*signature.inputs, *signature.weights) if t.floating}  # of several dtypes the one they are promoted to
     try:
-        with loaded.bound(weights), in_float64() as mode:
+        with loaded.bound(weights), in_float64(mode, reduce(torch.promote_types, own) if own else torch.get_default_dtype()):
             return loaded.run(exact, consume=True), mode
     except TaskError as error:
         if error.refused:
@@ -149,8 +107,12 @@ def _exact(tensor: Tensor) -> Tensor:
     return like(tensor, base(tensor).to(torch.float64, copy=True)) if tensor.is_floating_point() else compact(tensor)
 
 
-def nudged(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """A float64 copy with each value moved up or down by one unit in the last place of its own dtype; zeros, NaN, Inf and integers stay."""
+def nudged(tensor: Tensor, generator: torch.Generator, steps: int = 1) -> Tensor:
+    """A float64 copy with each value moved up or down by one unit in the last place of its own dtype; zeros, NaN, Inf and integers stay.
+
+    Args:
+        steps: move 32- and 64-bit values by so many units (16-bit ones by one); the negative number moves them the other way.
+    """
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return compact(tensor)
     values = base(tensor)
@@ -161,19 +123,20 @@ def nudged(tensor: Tensor, generator: torch.Generator) -> Tensor:
     with one_thread():  # most of a lane's start is spent here, and for passes this short other threads cost more than they save
         for start in range(0, values.numel(), _CHUNK):
             part = slice(start, start + _CHUNK)
-            moved[part] = _moved(values[part], words[start // size : (start + _CHUNK) // size])
+            moved[part] = _moved(values[part], words[start // size : (start + _CHUNK) // size], steps)
     return like(tensor, moved)
 
 
-def _moved(values: Tensor, words: Tensor) -> Tensor:
-    """Each value (n,) plus or minus the unit in its last place, by a bit of the words each: exact in float32, or in float64 for such values.
+def _moved(values: Tensor, words: Tensor, steps: int) -> Tensor:
+    """Each value (n,) plus or minus units in its last place, by a bit of the words each: exact in float32, or in float64 for such values.
 
     The bits of the exponent alone are the power of two below a value.
     """
     work, exponent = (torch.float64, 0x7FF0_0000_0000_0000) if values.dtype is torch.float64 else (torch.float32, 0x7F80_0000)
     old, size = values.to(work), torch.finfo(work).bits
     signs = (words[:, None] << torch.arange(size, dtype=words.dtype)).bitwise_and_(-(1 << (size - 1))).view(-1)[: len(values)]
-    step = (old.view(words.dtype) & exponent).bitwise_or_(signs).view(work).mul_(torch.finfo(values.dtype).eps)
+    units = steps if values.itemsize > 2 else max(-1, min(steps, 1))
+    step = (old.view(words.dtype) & exponent).bitwise_or_(signs).view(work).mul_(units * torch.finfo(values.dtype).eps)
     if values.dtype is torch.float16:  # its subnormal numbers are ordinary ones here
         step = torch.where(old == 0, 0.0, step.abs().clamp_(min=torch.finfo(torch.float16).smallest_normal * 2**-10).copysign_(step))
     return step.clamp_(torch.finfo(work).min, torch.finfo(work).max).add_(old)  # an infinite value has an infinite step
@@ -197,9 +160,7 @@ def ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
     return step.nan_to_num_(0.0, 0.0, 0.0).float().clamp_(min=max(floor, 1.2e-38))
 
 
-def truth_of(
-    loaded: LoadedTask, draw: Draw, weights: Mapping[str, Tensor], eager: Mapping[str, Tensor], seed: int, *, sharp: bool = False
-) -> Truth:
+def truth_of(loaded: LoadedTask, draw: Draw, weights: Mapping[str, Tensor], eager: Mapping[str, Tensor], seed: int, *, sharp: bool = False) -> Truth:
     """Truth and scales of one case.
 
     Args:
@@ -214,13 +175,37 @@ def truth_of(
     bounds = {name: _bounds(low, low, eager[name]) for name, low in lows.items()}
     generator = torch.Generator().manual_seed(seed)
     draws = SHARP_DRAWS if sharp else 4 if max(t.numel for t in signature.outputs) > _MANY else 8
-    for _ in range(draws):
-        noisy_draw = draw.replace({n: nudged(t, generator) for n, t in draw.tensors.items()})
-        noisy, _ = _evaluate(loaded, noisy_draw, {n: nudged(t, generator) for n, t in weights.items()})
+    for _ in range(draws if floating else 0):
+        noisy = _moved_by(loaded, draw, weights, generator)
         for name, total in floating.items():
             _add_difference(total, noisy[name], values[name])
         bounds = {name: _bounds(low, high, noisy[name].to(low.dtype)) for name, (low, high) in bounds.items()}
+    if any(not t.floating and t.role is Role.OUTPUT for t in signature.outputs):
+        for other in _others(loaded, draw, weights, ran.picks, seed):
+            bounds = {name: _bounds(low, high, other[name].to(low.dtype)) for name, (low, high) in bounds.items()}
     return Truth(_expected(signature, values, floating, bounds, eager, draws), ran.products)
+
+
+def _moved_by(loaded: LoadedTask, draw: Draw, weights: Mapping[str, Tensor], generator: torch.Generator, steps: int = 1) -> dict[str, Tensor]:
+    """The reference on inputs and weights that are all off by so many units in the last place."""
+    moved = draw.replace({n: nudged(t, generator, steps) for n, t in draw.tensors.items()})
+    return _evaluate(loaded, moved, {n: nudged(t, generator, steps) for n, t in weights.items()}, Float64())[0]
+
+
+def _others(loaded: LoadedTask, draw: Draw, weights: Mapping[str, Tensor], picks: bool, seed: int) -> Iterator[dict[str, Tensor]]:
+    """Outputs that are as right where they are whole numbers: other ones of equal values chosen, and inputs or what decides moved by what floats
+    may be off by. Each move is made in both directions: what lies near an edge crosses it in one of them. Moves that the reference does not take
+    (an index that leaves its table) say nothing."""
+    for last in (False, True) if picks else ():
+        yield evaluate(loaded, draw, weights, Float64(last=last))[0]
+    for pair in range(_INPUT_PAIRS + _DECIDING_PAIRS):
+        key = 2 * int(torch.randint(1 << 62, (), generator=torch.Generator().manual_seed(seed ^ pair))) + 1
+        for steps in (WHOLE_STEPS, -WHOLE_STEPS):
+            with suppress(TaskError):
+                if pair < _INPUT_PAIRS:
+                    yield _moved_by(loaded, draw, weights, torch.Generator().manual_seed(key), steps)
+                else:
+                    yield evaluate(loaded, draw, weights, Float64(steps, key))[0]
 
 
 def _expected(

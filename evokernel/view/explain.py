@@ -27,7 +27,7 @@ def explanation(verdict: Verdict, admission: Admission) -> dict[str, str]:
         "trivial candidates": f"{', '.join(admission.trivial) or 'none'}: each failed this very check when the task was admitted{not_failing}",
         "truth": "your module in float64 throughout, on the same inputs and weights",
         "error unit": "by element: what noise of one unit in the last place on inputs and weights does (rms), plus one unit in the last place",
-        "budget": f"8 times what trusted implementations need, at least 16 units (64 for small outputs){own_units}; up to twice eager's own largest "
+        "budget": f"8 times what trusted implementations need, at least 32 units (64 for small outputs){own_units}; up to twice eager's own largest "
         "absolute error in a block of 256 elements passes there, unless the task sets the units; 16-bit outputs: instead of all that twice the "
         "largest and 1.5 times the rms of the trusted; whole numbers exact",
         "buffers": "outputs and scratch hold NaN or secret values before each call; guard patterns around each buffer, looked at after it; inputs "

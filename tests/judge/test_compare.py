@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from evokernel.judge.compare import Budget, Measured, Place, block_errors, budget_of, compare, measure
+from evokernel.judge.compare import Budget, Measured, Place, block_errors, budget_of, compare, measure, wrong_elements
 from evokernel.judge.truth import Expected, ulp
 from evokernel.records import Role, TensorSpec, contiguous_stride
 
@@ -102,6 +102,22 @@ def test_whole_numbers_are_exact(dtype: torch.dtype) -> None:
     assert f"output (out): 512 of 512 {str(dtype)[6:]} values differ" in text
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.uint8])
+def test_whole_numbers_may_be_anything_between_their_bounds(dtype: torch.dtype) -> None:
+    low, high = torch.full((6,), 3, dtype=dtype), torch.full((6,), 9, dtype=dtype)
+    bounds = Expected(low, high=high)
+    for value, right in ((3, True), (5, True), (9, True), (2, False), (10, False)):
+        output = torch.full((6,), value, dtype=dtype)
+        rows, message = compare([spec(output)], {"out": output}, {"out": bounds}, {"out": Budget(0.0)}, Place("own", 0))
+        assert rows[0].passed is right and (message is None) is right and rows[0].max_units == (0 if right else 1)
+        assert bool(wrong_elements(output, bounds, Budget(0.0)).any()) is not right
+
+
+def test_large_whole_numbers_are_exact_too() -> None:
+    truth = torch.full((4,), (1 << 60) + 1)
+    assert verdict(truth.clone(), truth) is None and "differ" in str(verdict(truth - 1, truth))
+
+
 def test_the_right_leaf_is_named() -> None:
     values, indices = torch.randn(64, 8), torch.randint(0, 100, (64, 8))
     specs = [spec(values, "out0", "output[0]"), spec(indices, "out1", "output[1]")]
@@ -125,7 +141,7 @@ def test_wrong_shapes_are_our_fault() -> None:
 
 def test_budgets() -> None:
     large, small, eager = torch.empty(64, 64), torch.empty(8), torch.tensor([0.5, 0.0])
-    assert budget_of(spec(large), Measured(1.0), None, None).max_units == 16 and budget_of(spec(small), Measured(1.0), None, None).max_units == 64
+    assert budget_of(spec(large), Measured(1.0), None, None).max_units == 32 and budget_of(spec(small), Measured(1.0), None, None).max_units == 64
     budget = budget_of(spec(large), Measured(20.0), eager, None)
     assert budget.max_units == 160.0 and budget.max_abs is not None and budget.max_abs.tolist() == [1.0, 0.0]
     assert budget_of(spec(large), Measured(20.0), eager, 3.0) == Budget(3.0)

@@ -46,6 +46,7 @@ def test_secret_seeds_differ() -> None:
         (torch.zeros(8, 8).masked_fill(torch.ones(8, 8).triu(1) > 0, -torch.inf), Kind.KEPT),
         (torch.randn(1, 40).expand(30, 40), Kind.FREE),
         (torch.tensor(1.5), Kind.FREE),
+        (torch.empty(0, 40), Kind.KEPT),
     ],
 )
 def test_structure_of_one_draw(tensor: torch.Tensor, kind: Kind) -> None:
@@ -57,7 +58,34 @@ def test_a_plain_task_gets_every_regime(tmp_path: Path) -> None:
     assert set(plan.regimes) == {"own", *REGIMES}
     draws = {r: plan.draw(r, 3).tensors["x"] for r in plan.regimes}
     assert float(draws["own"].min()) >= 0 > float(draws["normal"].min()) and float(draws["large"].abs().max()) > 500
-    assert int((draws["ties"] == 0).sum()) > 200 and torch.equal(plan.draw("heavy", 3).tensors["x"], draws["heavy"])
+    assert 20 < int((draws["ties"] == 0).sum()) < 200 and torch.equal(plan.draw("heavy", 3).tensors["x"], draws["heavy"])
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    ("inputs", "strides"),
+    [("torch.randn(1, 64).expand(128, 64)", (0, 1)), ("torch.randn(1000).unfold(0, 64, 8)", (8, 1)), ("torch.empty(0, 64)", (64, 1))],
+)
+def test_expanded_overlapping_and_empty_inputs(tmp_path: Path, inputs: str, strides: tuple[int, int], kept: bool) -> None:
+    head = "EVOKERNEL = {'domain': {'x': 'own'}}" if kept else ""
+    plan = InputPlan(task(tmp_path, "x, y): return x.sum() + y * 2", f"[{inputs}, torch.randn(16, 4)]", head=head), 0)
+    own, drawn = (plan.draw(regime, 1).tensors for regime in ("own", "large"))
+    assert set(plan.regimes) == {"own", *REGIMES} and drawn["x"].stride() == strides
+    assert torch.equal(own["x"], drawn["x"]) == (kept or not own["x"].numel()) and not torch.equal(own["y"], drawn["y"])
+
+
+def test_ties_are_ties_along_rows_and_columns_but_few_of_one_value() -> None:
+    x = REGIMES["ties"](64 * 520, 520, torch.Generator().manual_seed(3)).view(64, 520)
+    assert int((x[:, 1:] == x[:, :-1]).sum()) > 200 and int((x[1:] == x[:-1]).sum()) > 3000 and int((x[1:] == x[0]).sum()) > 1000
+    assert sum(int((row == row.max()).sum()) > 1 for row in x) > 3
+    assert all(int(row[row != 0].unique(return_counts=True)[1].max()) < 12 for row in x)
+
+
+def test_a_mixture_mixes_rows_of_any_count() -> None:
+    for rows in (7, 64, 1000):
+        x = REGIMES["mixture"](rows * 50, 50, torch.Generator().manual_seed(rows)).view(rows, 50)
+        kinds = [(float(row.abs().max()) == 0, float(row.abs().max()) < 1e-2, float(row.abs().max()) > 20, float(row.min()) > 3) for row in x]
+        assert len(set(kinds)) == 5 and all(bool((row == 0).all()) or not bool((row == 0).any()) for row in x)
 
 
 def test_strides_and_dtype_of_regime_values(tmp_path: Path) -> None:
