@@ -83,7 +83,7 @@ def _draws(loaded: LoadedTask) -> tuple[str | None, list[str]]:
     """Why the task's own draws cannot be made again, or None, and a note where they are always the same."""
     first, again, other = (loaded.draw(0, seed) for seed in (1, 1, 2))
     if not _equal(first, again):
-        return "get_inputs() gives other values for the same seed; draw them from torch, numpy.random or random, which are seeded before each call", []
+        return "get_inputs() gives other values for the same seed; draw from torch, numpy.random or random, which are seeded before each", []
     same = "get_inputs() gives the same values each time: kernels are checked on others, too, but timed on these alone"
     return None, [same] if first.tensors and _equal(first, other) else []
 

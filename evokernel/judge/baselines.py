@@ -56,7 +56,7 @@ class Baseline:
         self.seat = Seat(self.contestant, name, memory)
         self._inputs = [c.placed_inputs for c in cases]
         self._weights = cases[0].placed_weights
-        self._refills = True  # until it is seen that it leaves its inputs and buffers alone
+        self._refills = True  # inputs, and those weights, until it is seen that it leaves them alone
         self._turn = 0
         self._waiting = True
         memory.fill_weights(self._weights)
@@ -80,11 +80,12 @@ class Baseline:
             self.contestant.collect(_START_S[self.name])
             slots = range(self.seat.memory.slots)
             changed = {n for s in slots for n in self.seat.memory.changed(s, self._inputs[s % len(self._inputs)], self._weights)}
-            self._refills = bool(changed)
             self._weights = {name: tensor for name, tensor in self._weights.items() if name in changed}
+            self._refills = bool(changed - set(self._weights))
 
     def run(self, mode: str) -> list[float]:
-        """The timed calls of one turn (see timing.Entrant). Inputs and buffers are filled in anew where eager code changes them.
+        """The timed calls of one turn (see timing.Entrant). Inputs and buffers that eager code changes are filled in anew, buffers
+        before each turn.
 
         Raises:
             JudgeError: the process ended or hung, for which no candidate is to blame.
@@ -110,7 +111,7 @@ class Baseline:
     def _refill(self, slot: int) -> None:
         if self._refills:
             self.seat.memory.fill_inputs(slot, self._inputs[slot % len(self._inputs)])
-            self.seat.memory.put_weights(self._weights)
+        self.seat.memory.put_weights(self._weights)
 
     def close(self) -> None:
         self.contestant.kill()

@@ -28,7 +28,7 @@ OWN_DRAWS = 3  # of the timed variant, which it is timed on; other variants get 
 _UNSEEN, _UNSEEN_S = 12, 4.0  # for each mode; no more than the fewest when they take longer to make
 FEWEST_UNSEEN = 6  # with fewer nothing can be said
 _EXCHANGED = 10  # the number of the first own draw that takes the place of the known ones
-_TINY = 1e-300
+_USUAL = 0.9
 _LIKE, _UNLIKE_SHARE, _SAMPLE = 8.0, 0.1, 1 << 16  # what is off by so many budgets is not the reference's; the share that may be; of so many elements
 MANTISSA_BITS = {Precision.TF32: 10, Precision.REDUCED: 7}
 _NARROW = 8.0  # a failure by at most this factor may come from a scale that is too small by chance
@@ -185,16 +185,14 @@ class Cases:
 
     def alike(self, unseen: Unseen, outputs: Mapping[str, Tensor]) -> bool:
         """Whether a kernel's outputs on unseen inputs are like the reference's: of elements chosen at random a tenth at most is off by more than
-        several budgets of the first known case, in proportion where it is larger. Truth for each would take a dozen evaluations; this is enough to
-        tell an answer from a guess."""
+        several budgets, with the scales of the first known case, or in proportion to its. Truth for each would take a dozen evaluations; this is
+        enough to tell an answer from a guess."""
         known = self.timed()[0]
         budgets, truth = self.budgets(known), self.entry(known).placed_outputs
         for name, reference in unseen.outputs.items():
             some = torch.randint(max(1, reference.numel()), (min(reference.numel(), _SAMPLE),), device=reference.device)
-            scale = truth[name].scale
-            expected = Expected(reference.reshape(-1)[some], None if scale is None else scale.reshape(-1)[some])
-            larger = max(1.0, _magnitude(reference) / max(_magnitude(truth[name].value), _TINY))
-            wrong = wrong_elements(outputs[name].reshape(-1)[some], expected, Budget(_LIKE * larger * budgets[name].max_units))
+            expected = Expected(reference.reshape(-1)[some], _scale_like(truth[name], some, reference))
+            wrong = wrong_elements(outputs[name].reshape(-1)[some], expected, Budget(_LIKE * budgets[name].max_units))
             if int(wrong.sum()) > _UNLIKE_SHARE * wrong.numel():
                 return False
         return True
@@ -314,9 +312,14 @@ class Cases:
         return entry
 
 
-def _magnitude(values: Tensor) -> float:
-    finite = values[values.isfinite()].double().abs()
-    return float(finite.mean()) if finite.numel() else 0.0
+def _scale_like(known: Expected, some: Tensor, reference: Tensor) -> Tensor | None:
+    """Scales (n,) for some elements of a reference of which only the known case's are there: where that one is zero or small, others count."""
+    if known.scale is None:
+        return None
+    scale, value = known.scale.reshape(-1)[some], known.value.reshape(-1)[some].abs()
+    share = (scale / value)[value > 0]
+    usual = share.quantile(_USUAL) if share.numel() else 0.0
+    return torch.maximum(scale, (usual * reference.reshape(-1)[some].abs()).to(scale.dtype))
 
 
 def _as_finite(outputs: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> bool:

@@ -64,7 +64,7 @@ def test_the_limit_of_forward_is_for_forward_and_not_for_what_we_do(make_lane: C
 
 def test_a_baseline_that_fails_late_says_why(make_lane: Callable[..., Lane]) -> None:
     counts = "self.calls = getattr(self, 'calls', 0) + 1; assert torch.is_grad_enabled() or self.calls < 400, 'worn out'; return torch.relu(x) + 1"
-    with pytest.raises(JudgeError, match="baseline eager worked and then forward.. failed at task.py, line 8: AssertionError: worn out"):
+    with pytest.raises(JudgeError, match=r"baseline eager worked and then forward.. failed at task.py, line 8: AssertionError: worn out"):
         make_lane(MODEL.replace("return torch.relu(x) + 1", counts)).judge(make_kernel(RELU, "cpp"))
 
 
