@@ -385,7 +385,7 @@ def test_phases_are_reported_before_the_users_code_runs(tmp_path: Path) -> None:
     assert list(dict.fromkeys(phases)) == ["import", "inputs", "init", "forward"]
     phases.clear()
     loaded.run(loaded.draw(0, 1))
-    assert phases == ["inputs", "forward"]
+    assert phases == ["inputs", "judging", "forward", "judging"]  # and when it is over
 
 
 def test_draws_repeat_with_their_seed_and_leave_the_generators_alone(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ..errors import TaskError
 from ..records import Precision, Role, TensorSpec
-from ..task import Draw, LoadedTask
 from .cases import Case, Cases
 from .compare import Budget, measure, wrong_elements
 from .truth import Expected
@@ -48,11 +47,9 @@ def admit(cases: Cases, *, force: bool = False) -> Findings:
     """
     candidates = _candidates(cases)
     refusal, survived = _refusal(cases, candidates)
-    unseeded, repeating = _draws(cases.loaded)
-    refusal = refusal or unseeded
     if refusal and not force:
         raise TaskError(f"{refusal} (--force judges it all the same and marks every result)", refused=True)
-    notes = [*cases.loaded.notes, *cases.notes, *repeating, *_idle_notes(cases, _idle(cases)), *_lax(cases)]
+    notes = [*cases.loaded.notes, *cases.notes, *_draws(cases), *_idle_notes(cases, _idle(cases)), *_lax(cases)]
     if refusal:
         notes.append(f"judged by force: {refusal}")
     return Findings(tuple(c for c in candidates if c not in survived), survived, tuple(notes), forced=bool(refusal))
@@ -79,18 +76,12 @@ def _candidates(cases: Cases) -> dict[str, Trivial]:
     return found
 
 
-def _draws(loaded: LoadedTask) -> tuple[str | None, list[str]]:
-    """Why the task's own draws cannot be made again, or None, and a note where they are always the same."""
-    first, again, other = (loaded.draw(0, seed) for seed in (1, 1, 2))
-    if not _equal(first, again):
-        return "get_inputs() gives other values for the same seed; draw from torch, numpy.random or random, which are seeded before each", []
+def _draws(cases: Cases) -> list[str]:
+    if not cases.repeatable:
+        return ["get_inputs() gives other values for the same seed; draw from torch, numpy.random or random, so that a judging can be repeated"]
+    first, other = (cases.loaded.draw(0, seed) for seed in (1, 2))
     same = "get_inputs() gives the same values each time: kernels are checked on others, too, but timed on these alone"
-    return None, [same] if first.tensors and _equal(first, other) else []
-
-
-def _equal(one: Draw, other: Draw) -> bool:
-    pairs = [(t, other.tensors[name]) for name, t in one.tensors.items()]
-    return one.scalars == other.scalars and all(bool(((a == b) | (a.isnan() & b.isnan())).all()) for a, b in pairs)
+    return [same] if first.tensors and first.equal(other) else []
 
 
 def _filled(cases: Cases, case: Case, value: int) -> Outputs:

@@ -157,15 +157,18 @@ class Funnel:
         return max(scored.median_us, scored.fastest.median_us) < _ANEW_US and size_bytes < _ANEW_SHARE * self.shop.machine.free_bytes()
 
     def _start(self, kernel: Kernel, build: Build, meeting: Meeting, entrants: list[TimedCandidate], name: str) -> Race:
-        """One race in fresh processes on fresh buffers (see timing.race_anew). Appends its entrant."""
+        """One race in fresh processes on fresh buffers (see timing.race_anew), whose places go to the candidate and the baseline first by turns.
+        Appends its entrant."""
+        score, cases = self.field.score, self.shop.cases.timed()
         with ExitStack() as stack:
-            baseline = stack.enter_context(closing(self.field.another(name)))
+            rival = stack.enter_context(closing(self.field.another(name))) if len(entrants) % 2 else None
             shop = stack.enter_context(closing(self.shop.elsewhere()))
             candidate = stack.enter_context(closing(Candidate(shop, kernel, self._call_limit_s)))
-            loaded, cases = candidate.load(build), shop.cases.timed()
+            loaded = candidate.load(build)
             candidate.check(loaded, 0, cases[0])
-            entrants.append(TimedCandidate(candidate, loaded, cases, {self.field.score: meeting}))
-            return race(entrants[-1], baseline, self.field.score, seconds=START_S, steady=shop.machine.steady)
+            rival = rival or stack.enter_context(closing(self.field.another(name)))
+            entrants.append(TimedCandidate(candidate, loaded, cases, {score: meeting}))
+            return race(entrants[-1], rival, score, seconds=START_S, steady=shop.machine.steady)
 
     def _mode_timing(self, mode: str, races: dict[str, Race], *, prepares: bool) -> ModeTiming:
         """Times of one mode. Baselines that were not raced have their cached time, scaled by the drift of the one that was raced first."""

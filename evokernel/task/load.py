@@ -29,7 +29,7 @@ def load_task(path: str | Path, *, on_phase: Phase = lambda phase: None, known: 
 
     Args:
         path: a Python file with `Model`, `get_inputs` and optionally `get_init_inputs`; or `DIR:level/number` (KernelBench).
-        on_phase: told "import", "inputs", "init" or "forward" before that part of the user's code runs.
+        on_phase: told "import", "inputs", "init" or "forward" before that part of the user's code runs, and "judging" after draws and runs.
         known: it has been loaded before, so nobody asks whether it fits into the memory that is free now (which imports for two seconds).
 
     Raises:

@@ -32,6 +32,11 @@ class Draw:
         """The same draw with some of its tensors exchanged."""
         return dataclasses.replace(self, tensors={**self.tensors, **tensors})
 
+    def equal(self, other: Draw) -> bool:
+        """Whether another draw of the same variant has the same values; a NaN equals a NaN."""
+        pairs = [(t, other.tensors[name]) for name, t in self.tensors.items()]
+        return repr(self.scalars) == repr(other.scalars) and all(bool(((a == b) | (a.isnan() & b.isnan())).all()) for a, b in pairs)
+
 
 @dataclass(frozen=True)
 class Shape:

@@ -67,12 +67,16 @@ def test_ranges_are_no_contract(tmp_path: Path) -> None:
     assert not any(honest) and any(folded)
 
 
-def test_draws_that_cannot_be_made_again_are_refused_and_those_that_never_differ_are_noted(tmp_path: Path) -> None:
-    head = "import numpy as np"
-    assert not admit(cases(tmp_path, "x): return torch.exp(x)", "[torch.from_numpy(np.random.randn(8, 8))]", head=head)).notes
-    with pytest.raises(TaskError, match=r"get_inputs.. gives other values for the same seed; draw from torch"):
-        admit(cases(tmp_path, "x): return torch.exp(x)", "[torch.from_numpy(np.random.default_rng().standard_normal((8, 8)))]", head=head))
-    fixed = cases(tmp_path, "x): return torch.exp(x)", "[torch.linspace(-1, 1, 64).view(8, 8)]")
+def test_draws_that_cannot_be_made_again_are_kept_and_those_that_never_differ_are_noted(tmp_path: Path) -> None:
+    head, forward = "import numpy as np\nrng = np.random.default_rng()", "x): return torch.exp(x)"
+    assert not admit(cases(tmp_path, forward, "[torch.from_numpy(np.random.randn(8, 8))]", head=head)).notes
+    own = cases(tmp_path, forward, "[torch.from_numpy(rng.standard_normal((8, 8)))]", head=head)
+    own._limit = 1  # no memory for a second case
+    assert any("other values for the same seed" in n for n in admit(own).notes)
+    for case in own.correctness():
+        assert own.check(case, own.eager(case))[1] is None
+        assert own.check(case, {"out": torch.exp(case.draw.tensors["x"])})[1] is None
+    fixed = cases(tmp_path, forward, "[torch.linspace(-1, 1, 64).view(8, 8)]")
     assert any("the same values each time" in n for n in admit(fixed, force=True).notes)
 
 
