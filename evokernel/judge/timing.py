@@ -20,7 +20,7 @@ CONFIDENCE = 0.99
 _PAIRED = 0.995  # the two ratios of a block are not quite independent: with a correlation of 0.3 this covers as often as CONFIDENCE says
 MIN_BLOCKS = 8  # of two ratios; an interval at _PAIRED needs nine (from min to max: 1 - 2 * 0.5**9), and with 16 one outlier does not matter
 STOP_WIDTH = 0.01
-_WARM_UP, _WARM_UP_S = 3, 0.02  # turns of each side before the first block, as buffers are mapped when they are touched; after so long, no more
+_WARM_UP, _WARM_UP_S = 3, 0.02  # calls of each side before the first block, as pages are mapped when they are touched; after so long, no more
 FEW_BLOCKS = 3  # enough to see that a candidate is out of the race
 _LOOKS = 32
 _AFTER_NARROW = 1.25  # blocks are added once the interval is narrow: stopping at that moment would favour lucky ones (1.2 to 1.8 % wrong, not 1)
@@ -88,9 +88,8 @@ def race(
     ratios: list[float] = []
     start = time.monotonic()
     for _ in range(_WARM_UP):
-        for entrant in (candidate, baseline):
-            entrant.run(mode)
-        if time.monotonic() - start > _WARM_UP_S:
+        calls = [len(entrant.run(mode)) for entrant in (candidate, baseline)]
+        if min(calls) >= _WARM_UP or time.monotonic() - start > _WARM_UP_S:
             break
     start = time.monotonic()
     blocks, void, enough = 0, 0, math.inf
