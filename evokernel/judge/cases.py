@@ -161,7 +161,7 @@ class Cases:
         Args:
             prepares: the kernel prepares something from the weights, which then stay those of the known cases.
         """
-        own = not prepares and self._counters is not None
+        own = self._draws_weights(prepares)
         if own not in self._unseen:
             found, signature = self._unseen.setdefault(own, {}), self.loaded.task.variants[0]
             fit = self._limit // _CACHE_SHARE // max(1, sum(s.size_bytes for s in signature.tensors))
@@ -178,13 +178,17 @@ class Cases:
             found.append(self._with_outputs(self.loaded.draw(0, self._seed(*key)), key, own_weights=own_weights))
         return found
 
+    def _draws_weights(self, prepares: bool) -> bool:
+        """Whether unseen inputs come with weights of their own."""
+        return not prepares and self._counters is not None
+
     def _with_outputs(self, draw: Draw, key: tuple[object, ...], *, own_weights: bool) -> Unseen:
         weights = redraw_weights(self.loaded, self._seed("weights", *key), counters=bool(self._counters)) if own_weights else {}
         return Unseen(self._place({**draw.tensors, **weights}), self._place(self.loaded.run(draw, weights or self.weights[0])))
 
     def exchanged(self, mode: str, *, prepares: bool) -> tuple[list[Case], list[Unseen]]:
         """Other known cases, and as unseen inputs for this mode those that were known until now (with other weights) and some of the others."""
-        own = not prepares and self._counters is not None
+        own = self._draws_weights(prepares)
         before = [self._with_outputs(c.draw, ("exchanged", mode, c.number), own_weights=own) for c in self.timed()]
         rest = self.unseen(prepares=prepares).get(mode, [])
         return [Case(0, OWN, 0, _EXCHANGED + n, self) for n in range(OWN_DRAWS)], before + rest[: FEWEST_UNSEEN - len(before)]

@@ -14,7 +14,7 @@ from ..codec import dumps
 from ..errors import TaskError
 from ..records import ITEMSIZE_BYTES, Options, Role, Scalar, ScalarSpec, Signature, Task, TensorSpec, digest
 from .loaded import LoadedTask, Shape, argument_leaves, as_call, draw_arguments, forward, seeded
-from .module import Slot, compact, find_slots
+from .module import Slot, compact, find_slots, same_values
 from .sizes import refuse_too_large, sizes_before_allocation, sizes_of
 from .source import find_task, import_task, read_options, user_code
 from .tree import Leaf, Names, expression, leaves, rebuild
@@ -191,7 +191,7 @@ class _Loader:
     def _note_mutation(self, arguments: inspect.BoundArguments, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         used = argument_leaves(inspect.signature(self.model.forward).bind(*args, **kwargs))
         for old, new in zip(argument_leaves(arguments), used, strict=True):
-            if isinstance(old.value, Tensor) and isinstance(new.value, Tensor) and not _same(old.value, new.value):
+            if isinstance(old.value, Tensor) and isinstance(new.value, Tensor) and not same_values(old.value, new.value):
                 self.notes.append(f"forward() changes its input `{old.path}` in place; that is not part of the contract, kernels must not do it")
 
     def _varying(self, keywords: dict[str, Scalar], given: list[Leaf]) -> set[str]:
@@ -237,7 +237,7 @@ def _changed(slots: list[Slot], before: dict[str, Tensor], after: dict[str, Tens
     changed: set[str] = set()
     for slot in slots:
         new = slot.get() if slot.role is Role.PARAMETER else after.get(slot.name)
-        if new is not None and _same(before[slot.path], new):
+        if new is not None and same_values(before[slot.path], new):
             continue
         if slot.role is not Role.BUFFER:
             raise TaskError(
@@ -250,16 +250,12 @@ def _changed(slots: list[Slot], before: dict[str, Tensor], after: dict[str, Tens
     return changed
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (a.isnan() & b.isnan())).all())
-
-
 def _agree(a: object, b: object) -> bool:
     """Equal up to the last bits: a parallel reference may add in another order."""
     if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
         return repr(a) == repr(b)
-    if a.shape != b.shape or _same(a, b) or not a.is_floating_point():
-        return a.shape == b.shape and _same(a, b)
+    if a.shape != b.shape or same_values(a, b) or not a.is_floating_point():
+        return a.shape == b.shape and same_values(a, b)
     return bool(torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-4 * float(a.double().abs().max()), equal_nan=True))
 
 

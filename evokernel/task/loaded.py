@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import TaskError
 from ..records import Role, Scalar, Task
-from .module import Slot, bound, compact, pristine
+from .module import Slot, bound, compact, pristine, same_values
 from .source import user_code
 from .tree import Leaf, leaves, rebuild
 
@@ -34,8 +34,7 @@ class Draw:
 
     def equal(self, other: Draw) -> bool:
         """Whether another draw of the same variant has the same values; a NaN equals a NaN."""
-        pairs = [(t, other.tensors[name]) for name, t in self.tensors.items()]
-        return repr(self.scalars) == repr(other.scalars) and all(bool(((a == b) | (a.isnan() & b.isnan())).all()) for a, b in pairs)
+        return repr(self.scalars) == repr(other.scalars) and all(same_values(t, other.tensors[name]) for name, t in self.tensors.items())
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,11 @@ def compact(tensor: Tensor) -> Tensor:
     return base.as_strided(plain.shape, plain.stride(), 0)
 
 
+def same_values(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same shape, dtype and values; a NaN equals a NaN."""
+    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
 def base(tensor: Tensor) -> Tensor:
     """The memory under a strided tensor as one run of elements, a view: (span,)."""
     span = 1 + sum((d - 1) * s for d, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
